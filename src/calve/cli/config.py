@@ -1,0 +1,76 @@
+"""`calve config`: write, show and check the configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from calve.cli.options import Call, common_options
+from calve.cli.output import print_json, print_table, say
+from calve.errors import Conflict, Denied
+from calve.settings.load import CONFIG_NAMES
+from calve.settings.render import rows, template
+
+
+@click.group()
+def config() -> None:
+    """Write, show and check the configuration."""
+
+
+@config.command()
+@click.option("--force", is_flag=True, help="Replace a file that exists.")
+@common_options
+def init(call: Call, *, force: bool) -> None:
+    """Write calve.toml with every key, its default and its meaning.
+
+    \b
+    Example: calve config init
+    """
+    path = call.config or Path(CONFIG_NAMES[0])
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(template())
+    except FileExistsError as error:
+        raise Conflict(f"{path} exists", hint="edit it, or replace it with --force") from error
+    except OSError as error:
+        raise Denied(f"{path} cannot be written: {error.strerror}") from error
+    say(f"wrote {path}")
+    if call.as_json:
+        print_json({"file": str(path)})
+
+
+@config.command()
+@common_options
+def show(call: Call) -> None:
+    """Print every setting with its value and where it came from; secrets are masked.
+
+    \b
+    Example: calve config show
+    """
+    listed = rows(call.load())
+    if call.as_json:
+        print_json({key: {"value": value, "origin": origin} for key, value, origin in listed})
+    else:
+        print_table(("KEY", "VALUE", "ORIGIN"), [(k, _plain(v), o) for k, v, o in listed])
+
+
+@config.command()
+@common_options
+def check(call: Call) -> None:
+    """Say whether the settings are valid, without opening anything.
+
+    \b
+    Example: calve config check --config calve.toml
+    """
+    loaded = call.load()
+    where = str(loaded.file) if loaded.file else "defaults, environment and flags"
+    say(f"valid: {where}")
+    if call.as_json:
+        print_json({"valid": True, "file": loaded.file and str(loaded.file)})
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "-" if value in ("", {}) else value

@@ -1,0 +1,81 @@
+"""The options that every command takes, and the settings they lead to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from calve.settings import LoadedSettings, Settings, load_settings
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--data", metavar="DIR", help="The lake's directory (setting `data`)."),
+    click.option(
+        "--config", metavar="FILE", type=click.Path(path_type=Path), help="The configuration file."
+    ),
+    click.option(
+        "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Any other setting."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    click.option("-v", "--verbose", is_flag=True, help="Log more, and show tracebacks."),
+)
+
+
+class Call:
+    """How a command was called: its settings, and how to print."""
+
+    def __init__(
+        self,
+        *,
+        data: str | None,
+        config: Path | None,
+        assignments: tuple[str, ...],
+        as_json: bool,
+        verbose: bool,
+    ) -> None:
+        self.as_json = as_json
+        self.verbose = verbose
+        self.config = config
+        self._flags = _flags(data, assignments, verbose=verbose)
+
+    def load(self) -> LoadedSettings:
+        return load_settings(config=self.config, flags=self._flags)
+
+    def settings(self) -> Settings:
+        return self.load().settings
+
+
+def common_options(command: _F) -> _F:
+    """Give a command the options; it receives them as one argument, `call`."""
+
+    @functools.wraps(command)
+    def with_call(**arguments: Any) -> Any:
+        names = ("data", "config", "assignments", "as_json", "verbose")
+        call = Call(**{name: arguments.pop(name) for name in names})
+        return command(call=call, **arguments)
+
+    decorated: Any = with_call
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def _flags(data: str | None, assignments: tuple[str, ...], *, verbose: bool) -> dict[str, object]:
+    flags: dict[str, object] = {}
+    if verbose:
+        flags["log.level"] = "debug"
+    if data is not None:
+        flags["data"] = data
+    for assignment in assignments:
+        name, found, value = assignment.partition("=")
+        if not found:
+            raise click.UsageError(
+                f"--set takes KEY=VALUE, such as wal.sync_mode=periodic, not {assignment!r}"
+            )
+        flags[name.strip()] = value
+    return flags

@@ -1,0 +1,108 @@
+"""Every error a user of Calve can meet, grouped by what the caller must do.
+
+    CalveError
+    ├── InvalidRequest        fix the request
+    │   ├── InvalidSettings   fix the configuration
+    │   └── MissingPart       install an optional part or a program
+    ├── NotFound              name something that exists
+    ├── Conflict              reload, decide again, retry
+    ├── Unavailable           back off, then retry
+    ├── UnknownOutcome        look at the state before retrying
+    ├── Fenced                stop: somebody else owns this now
+    ├── Corruption            an operator must look
+    └── Denied                ask for access
+
+Each class carries its exit code and HTTP status. Third-party errors are translated to these where
+the library lives; nothing else reaches a user.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EXIT_UNEXPECTED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+
+class CalveError(Exception):
+    """What went wrong, what to do about it, and the facts a program may want to read.
+
+    One constructor for the whole tree, so that an error raised in a Spark worker arrives in the
+    driver as the same class with the same fields.
+    """
+
+    exit_code: ClassVar[int] = EXIT_UNEXPECTED
+    http_status: ClassVar[int] = 500
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, context: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.context: Mapping[str, str] = MappingProxyType(dict(context or {}))
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.hint, dict(self.context))
+
+
+def _rebuild(
+    kind: type[CalveError], message: str, hint: str | None, context: dict[str, str]
+) -> CalveError:
+    return kind(message, hint=hint, context=context)
+
+
+class InvalidRequest(CalveError):
+    exit_code = 3
+    http_status = 400
+
+
+class InvalidSettings(InvalidRequest):
+    pass
+
+
+class MissingPart(InvalidRequest):
+    http_status = 501
+
+
+class NotFound(CalveError):
+    exit_code = 4
+    http_status = 404
+
+
+class Conflict(CalveError):
+    exit_code = 5
+    http_status = 409
+
+
+class Unavailable(CalveError):
+    exit_code = 6
+    http_status = 503
+
+
+class UnknownOutcome(CalveError):
+    """The work may or may not have happened. Retrying blindly could do it twice."""
+
+    http_status = 504
+
+
+class Fenced(CalveError):
+    exit_code = 5
+    http_status = 409
+
+
+class Corruption(CalveError):
+    exit_code = 7
+
+
+class Denied(CalveError):
+    exit_code = 8
+    http_status = 403

@@ -1,0 +1,138 @@
+"""Structured logs: human on a terminal, JSON otherwise, with ids that follow the work, no secrets.
+
+Calve's modules log through the standard library, so a program that embeds Calve sees its logs like
+any other library's. `configure_logs` is for Calve's own processes: it alone installs a handler.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TextIO
+from uuid import uuid4
+
+from calve.errors import InvalidSettings
+from calve.settings import MASK, LogSettings, Settings, hidden_texts, looks_secret, mask_url
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor
+
+# Below this, other libraries' words are not for Calve's users unless they ask for them.
+_OTHERS_LEVEL: Final = logging.WARNING
+_QUIET: Final = {"py4j": logging.ERROR, "pyiceberg": logging.ERROR}
+_MASKED_LENGTH_MIN: Final = 4
+
+_bound: ContextVar[Mapping[str, str]] = ContextVar("calve_bound_ids", default=MappingProxyType({}))
+
+
+@contextmanager
+def bound(**ids: str) -> Iterator[None]:
+    """Put these ids on every log record written inside, also in tasks started from here."""
+    token = _bound.set({**_bound.get(), **ids})
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+def bound_ids() -> Mapping[str, str]:
+    """The ids in force here, to be handed to work in another thread or process."""
+    return _bound.get()
+
+
+def new_correlation_id() -> str:
+    return uuid4().hex[:16]
+
+
+def configure_logs(settings: Settings, stream: TextIO | None = None) -> logging.Handler:
+    """Send all log records of this process to the stream (standard error)."""
+    stream = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_Formatter(settings, as_json=_as_json(settings.log, stream)))
+    root = logging.getLogger()
+    for old in [old for old in root.handlers if isinstance(old.formatter, _Formatter)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(_OTHERS_LEVEL)
+    levels = _QUIET | {"calve": _level(settings.log.level)} | component_levels(settings.log.levels)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    return handler
+
+
+def component_levels(text: str) -> dict[str, int]:
+    """Read `calve.pipeline=debug,pyiceberg=info`."""
+    levels = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, found, level = part.partition("=")
+        if not found or not name.strip():
+            raise InvalidSettings(
+                f"log.levels: {part!r} is not a component and a level",
+                hint="write name=level, separated by commas: calve.tables=debug,pyiceberg=info",
+            )
+        levels[name.strip()] = _level(level.strip())
+    return levels
+
+
+def _level(name: str) -> int:
+    level = logging.getLevelNamesMapping().get(name.upper())
+    if level is None:
+        raise InvalidSettings(
+            f"log.levels: {name!r} is not a level", hint="write debug, info, warning or error"
+        )
+    return level
+
+
+def _as_json(settings: LogSettings, stream: TextIO) -> bool:
+    return settings.format == "json" or (settings.format == "auto" and not stream.isatty())
+
+
+class _Formatter(logging.Formatter):
+    """Renders with structlog, which is loaded when the first record comes, if ever."""
+
+    def __init__(self, settings: Settings, *, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+        self._hidden = [text for text in hidden_texts(settings) if len(text) >= _MASKED_LENGTH_MIN]
+        self._renderer: logging.Formatter | None = None
+
+    def format(self, record: logging.LogRecord) -> str:
+        if self._renderer is None:
+            self._renderer = self._make_renderer()
+        text = mask_url(self._renderer.format(record))
+        for hidden in self._hidden:
+            text = text.replace(hidden, MASK)
+        return text
+
+    def _make_renderer(self) -> logging.Formatter:
+        import structlog
+
+        chain: list[Processor] = [
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.stdlib.ExtraAdder(),
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _add_bound_ids,
+            _mask_secrets,
+        ]
+        if self._as_json:
+            chain.append(structlog.processors.format_exc_info)
+            last: Processor = structlog.processors.JSONRenderer(default=str)
+        else:
+            last = structlog.dev.ConsoleRenderer(colors=True)
+        return structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=chain,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+        )
+
+
+def _add_bound_ids(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    return {**_bound.get(), **event}
+
+
+def _mask_secrets(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    return {key: MASK if looks_secret(key) else value for key, value in event.items()}

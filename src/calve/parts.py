@@ -1,0 +1,25 @@
+"""The optional parts of an installation, loaded where they are first needed."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Final
+
+from calve.errors import MissingPart
+
+# A part is there when this package of another project is.
+_PROOF: Final = {"spark": "pyspark"}
+
+
+def load_part(part: str, module: str) -> ModuleType:
+    """Import a module of an optional part, or say how to install the part."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != _PROOF[part]:
+            raise
+        raise MissingPart(
+            f"this needs the part {part!r}, which is not installed",
+            hint=f"run `pip install 'calve[{part}]'`",
+        ) from error

@@ -1,0 +1,33 @@
+"""Settings are values: one frozen tree, loaded once, passed to whatever needs it."""
+
+from calve.settings.keys import hidden_texts
+from calve.settings.load import LoadedSettings, load_settings
+from calve.settings.secret import MASK, Properties, Secret, SecretUrl, looks_secret, mask_url
+from calve.settings.tree import (
+    CatalogSettings,
+    LogSettings,
+    PoolSettings,
+    RetrySettings,
+    Settings,
+    SparkSettings,
+    StorageSettings,
+)
+
+__all__ = [
+    "MASK",
+    "CatalogSettings",
+    "LoadedSettings",
+    "LogSettings",
+    "PoolSettings",
+    "Properties",
+    "RetrySettings",
+    "Secret",
+    "SecretUrl",
+    "Settings",
+    "SparkSettings",
+    "StorageSettings",
+    "hidden_texts",
+    "load_settings",
+    "looks_secret",
+    "mask_url",
+]

@@ -1,0 +1,1 @@
+"""The Spark session, its Java and its jars. The home of PySpark: nothing else makes a session."""

@@ -1,0 +1,1 @@
+"""Catalogs, stores and tables. The home of PyIceberg: nothing else imports it."""

@@ -1,0 +1,89 @@
+"""The SQL catalog on SQLite, safe with several processes and threads at once.
+
+PyIceberg's catalog makes its engine itself and leaves SQLite as it comes: readers block writers,
+a busy database is an error at once, and an in-memory database is another one in each thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import Final
+
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.pool import QueuePool
+
+from calve.errors import Unavailable
+
+# Transactions are single statements of microseconds, so a wait this long means a stuck process.
+BUSY_TIMEOUT_SECONDS: Final = 60
+IN_MEMORY: Final = "sqlite:///:memory:"
+
+_INIT_ATTEMPTS: Final = 5
+_JOURNAL_ATTEMPTS: Final = 200
+_JOURNAL_WAIT_SECONDS: Final = 0.05
+
+
+class EngineCatalog(SqlCatalog):
+    """PyIceberg's SQL catalog over an engine that is handed in."""
+
+    def __init__(self, name: str, engine: Engine, **properties: str) -> None:
+        MetastoreCatalog.__init__(self, name, **properties)
+        self.engine = engine
+        self._init_catalog_among_others()
+
+    def _init_catalog_among_others(self) -> None:
+        """Create the catalog's tables, or find that another process is creating them just now."""
+        for attempt in range(1, _INIT_ATTEMPTS + 1):
+            try:
+                self._init_catalog()
+            except (OperationalError, ProgrammingError) as error:
+                if "already exists" not in str(error) or attempt == _INIT_ATTEMPTS:
+                    raise
+            else:
+                return
+
+
+def sqlite_engine(url: str | URL) -> Engine:
+    """An engine for a SQLite file that waits for its turn, or for one database in memory."""
+    in_memory = make_url(url).database in {None, "", ":memory:"}
+    engine = create_engine(
+        url,
+        poolclass=QueuePool,
+        # A database in memory is its one connection, which all threads use in turn.
+        pool_size=1 if in_memory else 5,
+        max_overflow=0 if in_memory else 10,
+        pool_timeout=BUSY_TIMEOUT_SECONDS,
+        connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False},
+    )
+    if not in_memory:
+        event.listen(engine, "connect", _prepare)
+    return engine
+
+
+def _prepare(connection: DBAPIConnection, _record: object) -> None:
+    """Let readers and a writer work side by side, and acknowledge only what is on disk.
+
+    SQLite does not wait for its turn while it changes the journal mode, so the change, which
+    happens once in a file's life, is tried until the others are done.
+    """
+    assert isinstance(connection, sqlite3.Connection)
+    connection.execute("PRAGMA synchronous=FULL")
+    for _ in range(_JOURNAL_ATTEMPTS):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) and "busy" not in str(error):
+                raise
+            time.sleep(_JOURNAL_WAIT_SECONDS)
+        else:
+            return
+    raise Unavailable(
+        "the catalog's database stays locked by another process",
+        hint="look for a program that holds it open, such as a database browser, and close it",
+    )
