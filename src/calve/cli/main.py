@@ -30,7 +30,7 @@ CALVE: Final = {
     "table": Entry("table", "table", "Look at the lake's tables."),
 }
 ICEBERG_MANAGER: Final = {
-    "describe": Entry("table", "describe", "Show a table's schema, partitioning and state."),
+    "describe": Entry("table", "describe", "Show a table's columns, partitioning and state."),
     "list": Entry("table", "list_tables", "List the lake's tables."),
 }
 

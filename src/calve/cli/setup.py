@@ -14,8 +14,9 @@ from calve.spark.jars import Jar, JarCache, pinned_jars, spark_home
 
 
 @click.command()
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing when there is nothing to do.")
 @common_options
-def setup(call: Call) -> None:
+def setup(call: Call, *, quiet: bool) -> None:
     """Fetch what the installed parts need, once; do nothing when it is all there.
 
     \b
@@ -34,7 +35,7 @@ def setup(call: Call) -> None:
     fetched = cache.missing()
     for jar in fetched:
         _fetch(cache, jar, Path(ivy) if ivy else None)
-    if not fetched:
+    if not fetched and not quiet:
         say(f"all {len(pinned_jars())} jars are in {cache.directory}")
     _report(call, settings.cache, fetched=fetched)
 

@@ -7,13 +7,13 @@ valid key. Nothing else in Calve reads the environment or a configuration file.
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
-import platformdirs
 
 from calve.errors import Denied, InvalidSettings, NotFound
 from calve.paths import DataLayout, directory_url, local_directory
@@ -96,7 +96,7 @@ def load_settings(
         except _BadValue as error:
             problems.append(f"{item.origin}: {item.name}: {error}")
     if not problems:
-        _derive(values, origins, directory)
+        _derive(values, origins, environ, directory)
         problems.extend(_contradictions(values))
     if problems:
         raise InvalidSettings(
@@ -307,13 +307,18 @@ def _kind(value: object) -> str:
     )
 
 
-def _derive(values: dict[str, object], origins: dict[str, str], directory: Path) -> None:
+def _derive(
+    values: dict[str, object],
+    origins: dict[str, str],
+    environ: Mapping[str, str],
+    directory: Path,
+) -> None:
     """Fill in what follows from other settings."""
     data = Path(os.path.abspath(directory / str(values["data"])))
     layout = DataLayout(data)
     derived: dict[str, object] = {
         "data": data,
-        "cache": Path(platformdirs.user_cache_dir("calve", appauthor=False)),
+        "cache": _user_cache(environ) / "calve",
         "storage.dsn": directory_url(data),
         "wal.path": layout.wal,
         "state.dsn": SecretUrl(f"sqlite:///{layout.state}"),
@@ -325,6 +330,14 @@ def _derive(values: dict[str, object], origins: dict[str, str], directory: Path)
             values[name] = value
             if name not in {"data", "cache"}:
                 origins[name] = f"{DEFAULT}, from data"
+
+
+def _user_cache(environ: Mapping[str, str]) -> Path:
+    """The platform's place for what can be fetched again."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    named = environ.get("XDG_CACHE_HOME", "")
+    return Path(named) if os.path.isabs(named) else Path.home() / ".cache"
 
 
 def _contradictions(values: Mapping[str, object]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from calve.paths import table_location
 from calve.settings import Settings
 from calve.tables import memory_store
 from calve.tables.cache import CacheInfo, TableCache
-from calve.tables.connect import connect_catalog, connect_store, require_lake
+from calve.tables.connect import connect_catalog, require_lake, warehouse_url
 from calve.tables.translate import translating
 
 # Both PyIceberg and Spark read these from the table: with the libraries' own four tries, a handful
@@ -42,7 +42,7 @@ class LakeCatalog:
         if not create:
             require_lake(settings)
         with translating():
-            self.warehouse = connect_store(settings)
+            self.warehouse = warehouse_url(settings)
             self.iceberg: Catalog = connect_catalog(settings, self.warehouse)
         self._cache = TableCache(
             self.load_table,

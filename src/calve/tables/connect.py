@@ -26,13 +26,12 @@ def require_lake(settings: Settings) -> None:
         )
 
 
-def connect_store(settings: Settings) -> str:
-    """The URL below which all tables lie; a local directory is made if it is missing."""
+def warehouse_url(settings: Settings) -> str:
+    """The URL below which all tables lie."""
     dsn = str(settings.storage.dsn)
     if dsn.startswith(f"{memory_store.SCHEME}://"):
         return memory_store.own_warehouse(dsn)
-    if directory := local_directory(dsn):
-        make_directory(directory, purpose="storage.dsn")
+    if local_directory(dsn):
         return dsn
     raise InvalidSettings(
         f"storage.dsn: {dsn} is a kind of store that this version cannot open",
@@ -41,7 +40,7 @@ def connect_store(settings: Settings) -> str:
 
 
 def connect_catalog(settings: Settings, warehouse: str) -> Catalog:
-    """PyIceberg's catalog, its own tables made if they are missing."""
+    """PyIceberg's catalog. What is missing is made, after all that can be refused was."""
     properties = {**settings.storage.properties, **settings.catalog.properties}
     properties["warehouse"] = warehouse
     if warehouse.startswith(f"{memory_store.SCHEME}://"):
@@ -50,6 +49,7 @@ def connect_catalog(settings: Settings, warehouse: str) -> Catalog:
         case "sql":
             return _sql_catalog(settings, properties)
         case "memory":
+            _make_store(warehouse)
             return EngineCatalog(settings.catalog.name, sqlite_engine(IN_MEMORY), **properties)
         case other:
             raise InvalidSettings(
@@ -73,6 +73,7 @@ def _sql_catalog(settings: Settings, properties: dict[str, str]) -> Catalog:
             f"catalog.uri: {settings.catalog.uri} is a database that this version cannot open",
             hint="use sqlite:////absolute/path/catalog.db",
         )
+    _make_store(properties["warehouse"])
     if file := _sqlite_file(settings):
         make_directory(file.parent, purpose="catalog.uri")
     uri = url.render_as_string(hide_password=False)
@@ -88,6 +89,11 @@ def _database_url(settings: Settings) -> URL:
             f"catalog.uri: {settings.catalog.uri} is not a database URL",
             hint="write sqlite:////absolute/path/catalog.db",
         ) from error
+
+
+def _make_store(warehouse: str) -> None:
+    if directory := local_directory(warehouse):
+        make_directory(directory, purpose="storage.dsn")
 
 
 def make_directory(path: Path, *, purpose: str) -> None:
