@@ -45,7 +45,8 @@ demo: setup  ## show a table written and read by Python, Spark and DuckDB, on te
 
 bench: setup  ## run the benchmarks
 	@set -e; for benchmark in benchmarks/*.py; do \
-	    echo "$(BIN)/python $$benchmark"; $(BIN)/python "$$benchmark"; \
+	    name=$$(basename $$benchmark .py); \
+	    echo "$(BIN)/python -m benchmarks.$$name"; $(BIN)/python -m "benchmarks.$$name"; \
 	done
 
 torture: setup  ## run the long tests, those marked torture; takes hours, once there are some

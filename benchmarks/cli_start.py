@@ -1,6 +1,6 @@
 """How long the command line takes to answer, as a ratio to Python with the CLI library alone.
 
-    make bench, or: .venv/bin/python benchmarks/cli_start.py
+    make bench, or: .venv/bin/python -m benchmarks.cli_start
 
 The claim: `calve --help` and `calve config show` take at most twice as long as starting Python and
 importing click. Runs are interleaved, and the median is compared, because machines are noisy.

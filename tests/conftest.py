@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.servers.fixtures import needed
 
 from calve.lake import Lake
 from calve.settings import Settings, load_settings
+from calve.spark.conf import kinds_of
+from calve.spark.jars import Jar, JarCache, needed_jars, pinned_jars
+
+pytest_plugins = ["tests.servers.fixtures"]
 
 MakeSettings = Callable[..., Settings]
 
@@ -32,11 +38,27 @@ def lake(make_settings: MakeSettings) -> Iterator[Lake]:
 
 @pytest.fixture(scope="session")
 def spark_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keeps the process's Spark alive, so that each lake of a test gets a session at once."""
+    """Keeps the process's Spark alive, so that each lake of a test gets a session at once.
+
+    It has the jars of every kind of catalog and store, whichever lake came first.
+    """
     data = tmp_path_factory.mktemp("spark-holder")
-    with Lake(load_settings(flags={"data": str(data)}, environ={}).settings) as holder:
+    settings = load_settings(flags={"data": str(data)}, environ={}).settings
+    assert settings.cache is not None
+    others = [jar for jar in pinned_jars() if jar not in needed_jars(kinds_of(settings))]
+    cache = JarCache(settings.cache)
+    with needed(_fetched(cache, cache.missing(others))):
+        flags = {"spark.conf.spark.jars": ",".join(map(str, cache.verified_paths(others)))}
+    with Lake(load_settings(flags={"data": str(data), **flags}, environ={}).settings) as holder:
         holder.spark()
         yield
+
+
+@contextmanager
+def _fetched(cache: JarCache, jars: list[Jar]) -> Iterator[None]:
+    for jar in jars:
+        cache.fetch(jar, progress=lambda _: None)
+    yield
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from calve.errors import Corruption, Denied, MissingPart, Unavailable
 from calve.settings import load_settings
 from calve.spark import jars as jars_module
-from calve.spark.jars import Jar, JarCache, pinned_jars
+from calve.spark.jars import Jar, JarCache, needed_jars
 
 IVY_SETTINGS = """
 <ivysettings>
@@ -23,6 +23,10 @@ IVY_SETTINGS = """
   </resolvers>
 </ivysettings>
 """
+
+
+def embedded_jars() -> list[Jar]:
+    return needed_jars({"sqlite"})
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,7 @@ def mirror(filled: Path, tmp_path: Path) -> Path:
     """A package source on this disk with the real jars, and the Ivy settings that name it."""
     source = tmp_path / "mirror"
     source.mkdir()
-    for jar in pinned_jars():
+    for jar in embedded_jars():
         (source / jar.file_name).symlink_to(filled / jar.file_name)
     settings = tmp_path / "ivysettings.xml"
     settings.write_text(IVY_SETTINGS.format(source=source))
@@ -50,14 +54,14 @@ def cache(tmp_path: Path) -> Iterator[JarCache]:
     cache = JarCache(tmp_path / "cache")
     yield cache
     # Whatever happened, nothing half made is left.
-    names = {jar.file_name for jar in pinned_jars()}
+    names = {jar.file_name for jar in embedded_jars()}
     assert {path.name for path in cache.directory.glob("*")} | {
         p.name for p in cache.directory.glob(".*")
     } <= names
 
 
 def small() -> Jar:
-    return min(pinned_jars(), key=lambda jar: jar.bytes)
+    return min(embedded_jars(), key=lambda jar: jar.bytes)
 
 
 def test_a_jar_is_fetched_checked_and_put_in_place(cache: JarCache, mirror: Path) -> None:
@@ -94,13 +98,13 @@ def test_a_fetch_that_is_killed_leaves_nothing_that_counts(
         "real = jars._check\n"
         "def killed(path, jar):\n    real(path, jar)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         "jars._check = killed\n"
-        "jar = min(jars.pinned_jars(), key=lambda jar: jar.bytes)\n"
+        "jar = min(jars.needed_jars({'sqlite'}), key=lambda jar: jar.bytes)\n"
         "jars.JarCache(Path(sys.argv[1])).fetch(jar, ivy_settings=Path(sys.argv[2]), progress=print)\n"
     )
     run = subprocess.run([sys.executable, "-c", code, tmp_path, mirror], check=False, timeout=120)
     assert run.returncode == -9
     cache = JarCache(tmp_path)
-    assert small() in cache.missing()
+    assert small() in cache.missing(embedded_jars())
     cache.fetch(small(), ivy_settings=mirror, progress=lambda _: None)
     assert cache.is_whole(small())
     shutil.rmtree(cache.directory)
@@ -122,20 +126,20 @@ def test_a_damaged_jar_is_named_and_fetched_again(
             "grown": bytes(content) + b"x",
         }[damage]
     )
-    for jar in pinned_jars():
+    for jar in embedded_jars():
         if jar != small():
             cache.path(jar).symlink_to(filled / jar.file_name)
     with pytest.raises(Corruption) as refused:
-        cache.verified_paths()
+        cache.verified_paths(embedded_jars())
     assert str(cache.path(small())) in str(refused.value)
-    assert cache.missing() == [small()]
+    assert cache.missing(embedded_jars()) == [small()]
     cache.fetch(small(), ivy_settings=mirror, progress=lambda _: None)
-    assert cache.missing() == []
+    assert cache.missing(embedded_jars()) == []
 
 
 def test_missing_jars_say_what_to_run(cache: JarCache) -> None:
     with pytest.raises(MissingPart, match="has not been fetched"):
-        cache.verified_paths()
+        cache.verified_paths(embedded_jars())
 
 
 def test_a_cache_that_cannot_be_written_is_denied(mirror: Path) -> None:

@@ -15,7 +15,7 @@ from calve.errors import InvalidRequest
 from calve.lake import Lake
 from calve.settings import Settings
 from calve.spark.conf import catalog_conf, session_conf, without_secrets
-from calve.spark.jars import JarCache
+from calve.spark.jars import JarCache, needed_jars
 
 MakeSettings = Callable[..., Settings]
 
@@ -139,21 +139,19 @@ def test_the_web_page_is_on_loopback_secrets_on_no_command_line_and_the_jvm_ends
     assert (tmp_path / "lake" / "_calve" / "logs" / "spark.log").exists()
 
 
-def test_the_users_values_win_and_lists_are_added_to(
-    make_settings: MakeSettings, tmp_path: Path
-) -> None:
+def test_the_users_values_win_and_lists_are_added_to(make_settings: MakeSettings) -> None:
     own = '{"spark.driver.memory": "4g", "spark.jars": "mine.jar", "spark.sql.extensions": "My"}'
     settings = make_settings(spark__conf=own)
-    conf = session_conf(settings, jars=[Path("a.jar")], log_config=tmp_path)
+    conf = session_conf(settings, jars=[Path("a.jar")], java_options=[])
     assert conf["spark.driver.memory"] == "4g"
     assert conf["spark.jars"] == "a.jar,mine.jar"
     assert conf["spark.sql.extensions"].endswith("IcebergSparkSessionExtensions,My")
     assert "x.password" not in without_secrets({"x.password": "a", "y": "b"})
 
 
-def test_a_cluster_gets_no_loopback_address(make_settings: MakeSettings, tmp_path: Path) -> None:
+def test_a_cluster_gets_no_loopback_address(make_settings: MakeSettings) -> None:
     settings = make_settings(spark__master="spark://host:7077")
-    conf = session_conf(settings, jars=[], log_config=tmp_path)
+    conf = session_conf(settings, jars=[], java_options=[])
     assert conf["spark.master"] == "spark://host:7077"
     assert "spark.driver.host" not in conf
 
@@ -189,5 +187,8 @@ def test_spark_that_cannot_start_says_why_and_where(tmp_path: Path) -> None:
 def test_the_pinned_jars_are_what_the_cache_holds(make_settings: MakeSettings) -> None:
     cache = make_settings().cache
     assert cache is not None
-    assert [path.suffix for path in JarCache(cache).verified_paths()] == [".jar", ".jar"]
+    assert [path.suffix for path in JarCache(cache).verified_paths(needed_jars({"sqlite"}))] == [
+        ".jar",
+        ".jar",
+    ]
     assert SparkSession is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -30,10 +31,13 @@ class CountingCatalog:
 
     def __init__(self) -> None:
         self.loads: list[TableName] = []
+        self.properties: dict[str, str] = {}
 
     def load(self, name: TableName) -> Any:
         self.loads.append(name)
-        return (name, len(self.loads))
+        return SimpleNamespace(
+            number=len(self.loads), io=SimpleNamespace(properties=self.properties)
+        )
 
 
 def make(ttl_seconds: float = 300) -> tuple[TableCache, CountingCatalog, SettableClock]:
@@ -106,9 +110,23 @@ def test_a_slow_load_does_not_replace_a_newer_one() -> None:
         if len(loads) == 1:
             clock.seconds = 10
             cache.reload(name)
-            return "old"
-        return "new"
+            return table("old")
+        return table("new")
 
     cache = TableCache(load, ttl_seconds=300, clock=clock)
-    assert cast("str", cache.table(USERS)) == "old"
-    assert cast("str", cache.table(USERS)) == "new"
+    assert cast("Any", cache.table(USERS)).name == "old"
+    assert cast("Any", cache.table(USERS)).name == "new"
+
+
+def table(name: str) -> SimpleNamespace:
+    return SimpleNamespace(name=name, io=SimpleNamespace(properties={}))
+
+
+def test_a_table_is_loaded_again_before_the_keys_it_came_with_end() -> None:
+    cache, catalog, clock = make()
+    catalog.properties = {"s3.session-token-expires-at-ms": "100000"}
+    first = cache.table(USERS)
+    clock.seconds = 39
+    assert cache.table(USERS) is first
+    clock.seconds = 40
+    assert cache.table(USERS) is not first

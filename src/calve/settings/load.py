@@ -319,10 +319,12 @@ def _derive(
     derived: dict[str, object] = {
         "data": data,
         "cache": _user_cache(environ) / "calve",
-        "storage.dsn": directory_url(data),
         "wal.path": layout.wal,
         "state.dsn": SecretUrl(f"sqlite:///{layout.state}"),
     }
+    # A REST catalog's server chooses where tables lie, unless the user does.
+    if values["catalog.type"] != "rest":
+        derived["storage.dsn"] = directory_url(data)
     if values["catalog.type"] == "sql":
         derived["catalog.uri"] = SecretUrl(f"sqlite:///{layout.catalog}")
     for name, value in derived.items():
@@ -342,9 +344,20 @@ def _user_cache(environ: Mapping[str, str]) -> Path:
 
 def _contradictions(values: Mapping[str, object]) -> Iterator[str]:
     """What each value allows but all of them together do not."""
-    dsn = str(values["storage.dsn"])
-    scheme, found, _ = dsn.partition("://")
-    directory = local_directory(dsn)
+    yield from _store_problems(values["storage.dsn"])
+    pool = "catalog.pool"
+    least, most = values[f"{pool}.min_connections"], values[f"{pool}.max_connections"]
+    assert isinstance(least, int)
+    assert isinstance(most, int)
+    if least > most:
+        yield f"{pool}.min_connections: {least} is more than {pool}.max_connections, {most}"
+
+
+def _store_problems(dsn: object) -> Iterator[str]:
+    if dsn is None:
+        return
+    scheme, found, _ = str(dsn).partition("://")
+    directory = local_directory(str(dsn))
     if not found or scheme not in _STORAGE_SCHEMES or (directory and not directory.is_absolute()):
         yield (
             f"storage.dsn: {dsn!r} is not a store; "
@@ -355,12 +368,6 @@ def _contradictions(values: Mapping[str, object]) -> Iterator[str]:
             f"storage.dsn: {dsn!r} has one of {' '.join(sorted(_NOT_IN_PATHS))} in it, "
             "which Iceberg's libraries read as parts of a URL; choose another directory"
         )
-    pool = "catalog.pool"
-    least, most = values[f"{pool}.min_connections"], values[f"{pool}.max_connections"]
-    assert isinstance(least, int)
-    assert isinstance(most, int)
-    if least > most:
-        yield f"{pool}.min_connections: {least} is more than {pool}.max_connections, {most}"
 
 
 def _build(section: type[_S], values: Mapping[str, object], prefix: str) -> _S:
