@@ -20,12 +20,12 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
-from tests.contract.backends import postgres_uri
-from tests.servers import postgres, rest
 
 from calve.lake import Lake
 from calve.settings import Settings, load_settings
 from calve.tables.catalogs.sql import EngineCatalog
+from tests.contract.backends import postgres_uri
+from tests.servers import postgres, rest
 
 ROUNDS = 5
 OPERATIONS = 256

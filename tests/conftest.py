@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.servers.fixtures import needed
 
 from calve.lake import Lake
 from calve.settings import Settings, load_settings
 from calve.spark.conf import kinds_of
 from calve.spark.jars import Jar, JarCache, needed_jars, pinned_jars
+from tests.servers.needs import needed
 
 pytest_plugins = ["tests.servers.fixtures"]
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from calve.settings import Settings, load_settings
 from tests.servers.fixtures import ServeFront
 from tests.servers.gates import Bearer
 from tests.servers.glue import Glue
 from tests.servers.postgres import Postgres
 from tests.servers.rest import Rest
 from tests.servers.s3 import S3
-
-from calve.settings import Settings, load_settings
 
 CATALOGS: Final = ("sqlite", "postgres", "memory", "rest", "glue")
 STORES: Final = ("local", "s3")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.backends import PAIRS, Backend, Servers, backend
 
 from calve.lake import Lake
+from tests.contract.backends import PAIRS, Backend, Servers, backend
 
 _PASSED, _FAILED, _NOT_TESTABLE, _NO_SERVER = "yes", "NO", "not testable here", "no server"
 _results: dict[str, dict[str, str]] = defaultdict(dict)

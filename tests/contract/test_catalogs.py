@@ -14,12 +14,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
-from tests.contract.backends import Backend
 
 from calve.errors import CalveError, Conflict, Denied, NotFound, Unavailable
 from calve.lake import Lake
 from calve.tables.probe import probe_store
 from calve.tables.translate import translating
+from tests.contract.backends import Backend
 
 USERS = Schema(
     NestedField(1, "id", LongType(), required=False),

@@ -11,15 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitStateUnknownException
-from tests.contract.backends import postgres_uri
-from tests.servers import faults
-from tests.servers.fixtures import ServeTcpFront
-from tests.servers.postgres import Postgres
 
 from calve.errors import Denied, NotFound, Unavailable
 from calve.lake import Lake
 from calve.settings import Settings
 from calve.tables.catalogs import postgres as postgres_module
+from tests.contract.backends import postgres_uri
+from tests.servers import faults
+from tests.servers.fixtures import ServeTcpFront
+from tests.servers.postgres import Postgres
 
 USERS = pa.schema([("id", pa.int64())])
 ROW = pa.table({"id": [1]}, schema=USERS)

@@ -14,10 +14,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 from pyiceberg.types import DoubleType, StringType
-from tests.contract.backends import Backend, Servers, backend
 
 from calve.lake import Lake
 from calve.query.engine import connect
+from tests.contract.backends import Backend, Servers, backend
 
 APPENDER = Path(__file__).with_name("appender.py")
 PAIRS = ["sqlite × local", "postgres × local", "postgres × s3", "rest × local", "rest × s3"]

@@ -10,6 +10,11 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitStateUnknownException
+
+from calve.errors import CalveError, Denied, InvalidSettings, NotFound, Unavailable
+from calve.lake import Lake
+from calve.settings import RetrySettings, Settings
+from calve.tables.catalogs.rest import nested, retry_policy, seconds_of_use
 from tests.servers import faults
 from tests.servers.faults import Fault
 from tests.servers.fixtures import ServeFront, ServeTemporaryS3
@@ -18,11 +23,6 @@ from tests.servers.gates import Bearer, Prefix, RequiredHeaders, Signed, Vended
 from tests.servers.rest import Rest
 from tests.servers.s3 import S3
 from tests.servers.tls import Authority
-
-from calve.errors import CalveError, Denied, InvalidSettings, NotFound, Unavailable
-from calve.lake import Lake
-from calve.settings import RetrySettings, Settings
-from calve.tables.catalogs.rest import nested, retry_policy, seconds_of_use
 
 USERS = pa.schema([("id", pa.int64())])
 ROW = pa.table({"id": [1]}, schema=USERS)

@@ -10,14 +10,14 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from tests.servers.fixtures import ServeTemporaryS3
-from tests.servers.s3 import S3
-from tests.servers.sessions import TemporaryS3
 
 from calve.errors import Denied
 from calve.lake import Lake
 from calve.settings import Settings
 from calve.tables.translate import translating
+from tests.servers.fixtures import ServeTemporaryS3
+from tests.servers.s3 import S3
+from tests.servers.sessions import TemporaryS3
 
 USERS = pa.schema([("id", pa.int64())])
 MakeSettings = Callable[..., Settings]

@@ -10,14 +10,14 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+
+from calve.spark.jars import pinned_jars
 from tests.servers.fixtures import ServeFront, ServeTemporaryS3
 from tests.servers.gates import Bearer, Vended
 from tests.servers.glue import Glue
 from tests.servers.rest import Rest
 from tests.servers.s3 import S3
 from tests.servers.tls import Authority
-
-from calve.spark.jars import pinned_jars
 
 # A trust store and the jars are given to a JVM when it starts, so this needs one of its own.
 BOTH_WAYS = """

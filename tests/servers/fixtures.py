@@ -5,43 +5,23 @@ What this machine lacks (Java, a package, the network) skips the test; in CI it 
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import NoReturn, Protocol, TypeVar
+from contextlib import ExitStack
+from typing import Protocol
 
 import pytest
+
 from tests.servers import front, glue, postgres, rest, s3, sessions, tcp
 from tests.servers.front import Front, Gate
 from tests.servers.glue import Glue
+from tests.servers.needs import needed
 from tests.servers.postgres import Postgres
 from tests.servers.rest import Rest
 from tests.servers.s3 import S3
 from tests.servers.sessions import TemporaryS3
 from tests.servers.tcp import TcpFront
 from tests.servers.tls import Authority
-
-from calve.errors import MissingPart, Unavailable
-
-T = TypeVar("T")
-
-
-def lacking(what: str) -> NoReturn:
-    """CI has everything, so there a lack is a mistake that must not hide as a skipped test."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(what, pytrace=False)
-    pytest.skip(what)
-
-
-@contextmanager
-def needed(server: AbstractContextManager[T]) -> Iterator[T]:
-    with ExitStack() as stack:
-        try:
-            started = stack.enter_context(server)
-        except (MissingPart, Unavailable) as error:
-            lacking(str(error))
-        yield started
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tests.servers import process
-
 from calve.errors import MissingPart
+from tests.servers import process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,15 +20,18 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 import msgspec
-from tests.servers.process import servers_cache
 
 from calve.errors import Corruption, Unavailable
 from calve.spark.jars import spark_home
 from calve.spark.java import find_java
+from tests.servers.process import servers_cache
 
 _PINS: Final = Path(__file__).with_name("jars.toml")
 _FETCH_SECONDS_MAX: Final = 240
-_REPORT_LINES: Final = 12
+_REPORT_LINES: Final = 3
+_HINT: Final = (
+    "check the network; behind a mirror, name its Ivy settings in CALVE_TEST_IVY_SETTINGS"
+)
 _MAVEN: Final = "http://ant.apache.org/ivy/maven"
 RETRIEVE_PATTERN: Final = "[artifact]-[revision](-[classifier]).[ext]"
 
@@ -157,11 +160,12 @@ def run_ivy(arguments: Sequence[str]) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise Unavailable("the test servers could not be fetched in time") from error
+        raise Unavailable("a test server could not be fetched in time", hint=_HINT) from error
     if run.returncode or "UNRESOLVED DEPENDENCIES" in run.stdout:
-        lines = [line.strip() for line in (run.stdout + run.stderr).splitlines() if line.strip()]
-        last = "\n".join(lines[-_REPORT_LINES:])
-        raise Unavailable(f"the test servers could not be fetched:\n{last}")
+        lines = [line.strip(": \t") for line in (run.stdout + run.stderr).splitlines()]
+        telling = [line for line in lines if "not found" in line or "rror" in line]
+        report = "\n".join(f"  {line[:200]}" for line in telling[-_REPORT_LINES:])
+        raise Unavailable(f"a test server could not be fetched:\n{report}", hint=_HINT)
 
 
 def _check(path: Path, jar: ServerJar) -> None:

@@ -16,15 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import psycopg2
-from tests.servers import process
+import psycopg
 
 from calve.errors import MissingPart
+from tests.servers import process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from psycopg2.extensions import connection
 
 USER: Final = "calve"
 PASSWORD: Final = "calve-password"
@@ -47,7 +46,7 @@ class Postgres:
     @property
     def url(self) -> str:
         """As SQLAlchemy takes it."""
-        return f"postgresql+psycopg2://{self.user}:{self.password}@{self.host}:{self.port}/{self.database}"
+        return f"postgresql+psycopg://{self.user}:{self.password}@{self.host}:{self.port}/{self.database}"
 
     @property
     def jdbc_url(self) -> str:
@@ -57,8 +56,8 @@ class Postgres:
         """The same database behind a proxy on another port."""
         return replace(self, port=port)
 
-    def connect(self) -> connection:
-        return psycopg2.connect(
+    def connect(self) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(
             host=self.host,
             port=self.port,
             dbname=self.database,
@@ -170,6 +169,6 @@ def _initialise(binaries: Path, data: Path, account: pwd.struct_passwd | None) -
 def _answers(port: int) -> bool:
     try:
         Postgres(port).connect().close()
-    except psycopg2.OperationalError:
+    except psycopg.OperationalError:
         return False
     return True

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from xml.sax.saxutils import escape
 
+from calve.spark.java import find_java
 from tests.servers import process
 from tests.servers.jars import class_path
-
-from calve.spark.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

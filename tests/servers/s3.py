@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.fs
-from tests.servers import process
-from tests.servers.jars import class_path
 
 from calve.spark.java import find_java
+from tests.servers import process
+from tests.servers.jars import class_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,21 +15,24 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
-import psycopg2
+import psycopg
 import pyarrow as pa
 import pyarrow.fs
 import pytest
 from pyiceberg.catalog import load_catalog
+
 from tests.servers import faults, gates, process, s3
-from tests.servers.fixtures import lacking
+from tests.servers.needs import lacking
 from tests.servers.sessions import ROLE_ARN
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
     from tests.servers.fixtures import ServeFront, ServeTcpFront, ServeTemporaryS3
     from tests.servers.glue import Glue
     from tests.servers.postgres import Postgres
@@ -152,10 +155,8 @@ class TestPostgres:
             assert len(postgres_database.connections()) == before + 1
 
     def test_wrong_password_is_refused(self, postgres_server: Postgres) -> None:
-        with pytest.raises(psycopg2.OperationalError, match="password"):
-            psycopg2.connect(
-                postgres_server.url.replace("+psycopg2", "").replace("calve-password", "wrong")
-            )
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            replace(postgres_server, password="wrong").connect()
 
     def test_dropped_answer_of_a_commit_was_applied(
         self, postgres_database: Postgres, serve_tcp_front: ServeTcpFront
@@ -166,7 +167,7 @@ class TestPostgres:
         with closing(postgres_database.through(proxy.port).connect()) as opened:
             with opened.cursor() as cursor:
                 cursor.execute("INSERT INTO dropped VALUES (1)")
-            with pytest.raises(psycopg2.OperationalError):
+            with pytest.raises(psycopg.OperationalError):
                 opened.commit()
         assert postgres_database.query("SELECT x FROM dropped") == [(1,)]
 
@@ -180,7 +181,7 @@ class TestPostgres:
         assert through.query("SELECT 1") == [(1,)]
         assert time.monotonic() - started >= 0.5
         proxy.faults.inject(faults.reset(), when=lambda data: b"SELECT 2" in data)
-        with pytest.raises(psycopg2.OperationalError):
+        with pytest.raises(psycopg.OperationalError):
             through.query("SELECT 2")
         assert proxy.faults.taken == 2
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 import trustme
-from tests.servers.process import HOST
 
 from calve.spark.java import find_java
+from tests.servers.process import HOST
 
 TRUST_STORE_PASSWORD: Final = "changeit"
 
