@@ -9,6 +9,7 @@ import importlib.util
 import itertools
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 from contextlib import closing, contextmanager
@@ -29,6 +30,7 @@ USER: Final = "calve"
 PASSWORD: Final = "calve-password"
 CONNECTIONS_MAX: Final = 200
 
+_DEBIAN: Final = Path("/usr/lib/postgresql")
 _NOBODY: Final = "nobody"
 _NUMBERS: Final = itertools.count(1)
 
@@ -126,10 +128,18 @@ def serve() -> Iterator[Postgres]:
 
 
 def _binaries() -> Path:
+    """Of the package, or of a PostgreSQL that the system has."""
     found = importlib.util.find_spec("pgserver")
-    if found is None or found.origin is None:
-        raise MissingPart("PostgreSQL is not installed", hint="run `pip install pgserver`")
-    return Path(found.origin).parent / "pginstall" / "bin"
+    if found is not None and found.origin is not None:
+        return Path(found.origin).parent / "pginstall" / "bin"
+    on_path = shutil.which("initdb")
+    installed = [Path(on_path)] if on_path else sorted(_DEBIAN.glob("*/bin/initdb"))
+    if not installed:
+        raise MissingPart(
+            "PostgreSQL is not installed",
+            hint="install `pgserver` (Python below 3.13) or your system's PostgreSQL server",
+        )
+    return installed[-1].resolve().parent
 
 
 def _account() -> pwd.struct_passwd | None:
