@@ -31,29 +31,35 @@ DIRECTORY: Final = ROOT / "docs" / "reference"
 # Settings that are read and checked, but that nothing in this version acts on: a whole section by
 # its name, or single keys. A unit test fails when the code begins to read one of them.
 RESERVED: Final = (
-    "catalog.pool",
-    "storage.region",
-    "storage.endpoint",
-    "storage.path_style",
-    "storage.access_key_id",
-    "storage.secret_access_key",
-    "storage.profile",
-    "storage.role_arn",
     "wal",
     "ingest.request_bytes_max",
     "ingest.auto_create",
     "ingest.tls_cert",
     "ingest.tls_key",
     "pipeline",
-    "retry",
     "reader",
     "state",
     "query",
     "auth",
 )
 SECTION_NOTES: Final = {
-    "catalog": "This version opens `sql` on SQLite, and `memory`; other kinds are refused.",
-    "storage": "This version opens `file://` and `memory://`; other kinds are refused.",
+    "catalog": (
+        "`sql` is SQLite or PostgreSQL, by `catalog.uri`. Which to take is in "
+        "[choosing a catalog](../guides/choosing-a-catalog.md)."
+    ),
+    "catalog.pool": (
+        "For a catalog on [PostgreSQL](../guides/catalog-postgresql.md), in Python; "
+        "others take no notice."
+    ),
+    "storage": (
+        "All but `dsn` is for [S3](../guides/store-s3.md) and "
+        "[Glue](../guides/catalog-glue.md). With a REST catalog `dsn` has no default: the "
+        "server chooses where tables lie."
+    ),
+    "retry": (
+        "For the network between Python and a catalog; how far each kind of catalog follows it "
+        "is in [choosing a catalog](../guides/choosing-a-catalog.md#retries-and-time-outs)."
+    ),
     "ingest": "Nothing listens yet: `calve doctor` checks that the address and the ports are free.",
     "log": "For programs that call `configure_logs`; see [logs](../operating/logs.md).",
 }

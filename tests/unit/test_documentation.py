@@ -3,7 +3,7 @@
 A page is followed from top to bottom in an empty directory. Blocks by their first word: `python`
 is run, `console` has its `$ ` lines run by a shell and the lines below each compared, `output` is
 what the python block before it printed, and any block with `file=NAME` is written to that file.
-A block with `no-run` or `spark` (which needs a JVM) is only shown.
+A block with `no-run`, `spark` (which needs a JVM) or `server` (which needs one) is only shown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FOLLOWED: Final = [
     for page in PAGES
     if page.name == "README.md" or page.parent.name in {"start", "guides", "operating"}
 ]
-NOT_RUN: Final = frozenset({"no-run", "spark"})
+NOT_RUN: Final = frozenset({"no-run", "server", "spark"})
 # What the pages show in place of the directory in which they are followed.
 SHOWN_DIRECTORY: Final = "/srv/shop"
 REFERENCE: Final[dict[str, Any]] = runpy.run_path(str(ROOT / "scripts" / "reference.py"))
