@@ -55,7 +55,7 @@ def pool(directory: Path) -> None:
             engine = create_engine(
                 uri.replace("postgresql", "postgresql+psycopg"), poolclass=NullPool
             )
-            each = EngineCatalog(held.catalog.name, engine, retry=held.retry, uri=uri)
+            each = EngineCatalog(held.catalog.name, engine, {"uri": uri}, retry=held.retry)
             print_head("operations at once", "pooled/s", "one each/s")
             for concurrency in CONCURRENCY:
                 print_pool_row(pooled, each, concurrency)

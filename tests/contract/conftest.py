@@ -73,7 +73,8 @@ def _markdown(pairs: list[str]) -> str:
     lines = [
         "# What each catalog and store does",
         "",
-        "Written by `make matrix` from a run of the contract tests, which are the same for every pair.",
+        "Written by `.venv/bin/pytest tests/contract --matrix docs/reference/catalogs.md` from a run of the",
+        "contract tests, which are the same for every pair.",
         '"No server": there is nothing to refuse a login or to be out of reach.',
         "",
         "| | " + " | ".join(pairs) + " |",

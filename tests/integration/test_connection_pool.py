@@ -187,3 +187,15 @@ def test_what_is_wrong_with_the_address_is_told(
             Lake(make_settings(catalog__uri=uri))
         assert "canary" not in str(refused.value)
         assert refused.value.hint
+    assert "Connection refused" in str(refused.value)
+
+
+def test_looking_at_a_database_without_a_lake_makes_none(
+    make_settings: MakeSettings, database: Postgres
+) -> None:
+    settings = make_settings(catalog__uri=postgres_uri(database))
+    with pytest.raises(NotFound, match="there is no lake in postgresql"):
+        Lake(settings, create=False)
+    assert database.query("select count(*) from pg_tables where schemaname = 'public'") == [(0,)]
+    Lake(settings).close()
+    Lake(settings, create=False).close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -322,6 +323,59 @@ def test_properties_are_nested_where_pyiceberg_wants_it() -> None:
         "header.X-A": "1",
         "uri": "u",
     }
+
+
+def test_a_servers_wish_to_wait_is_bounded_and_waits_grow_by_the_multiplier(
+    faulty: tuple[Front, Lake], name: str
+) -> None:
+    front, lake = faulty
+    front.faults.inject(faults.refuse(503, retry_after="3600"), when=is_load)
+    started = time.monotonic()
+    lake.catalog.load_table(name)
+    assert time.monotonic() - started < 5
+    policy = retry_policy(
+        RetrySettings(initial_delay_ms=100, backoff_multiplier=3.0, max_delay_ms=500)
+    )
+    waits = []
+    for _ in range(4):
+        policy = policy.increment("GET", "/", error=OSError("broken"))
+        waits.append(policy.get_backoff_time())
+    for wait, longest in zip(waits, (0.1, 0.3, 0.5, 0.5), strict=True):
+        assert longest / 2 <= wait <= longest
+
+
+def test_a_ca_that_is_not_there_is_named(rest_settings: MakeSettings) -> None:
+    with pytest.raises(NotFound, match=r"ssl\.cabundle: there is no file /nowhere/ca\.pem"):
+        Lake(rest_settings("https://127.0.0.1:1", properties={"ssl.cabundle": "/nowhere/ca.pem"}))
+
+
+def test_signing_uses_the_keys_of_the_settings_and_says_when_there_are_none(
+    rest_server: Rest,
+    serve_front: ServeFront,
+    rest_settings: MakeSettings,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    front = serve_front(
+        rest_server.port, gates=[Signed(access_key="mine", region="eu-west-1", service="glue")]
+    )
+    properties = {
+        "rest.sigv4-enabled": "true",
+        "rest.signing-region": "eu-west-1",
+        "rest.signing-name": "glue",
+    }
+    with pytest.raises(Denied, match="no AWS credentials"):
+        Lake(rest_settings(front.url, properties=properties))
+    keys = {"storage__access_key_id": "mine", "storage__secret_access_key": "secret"}
+    settings = rest_settings(front.url, properties=properties, **keys)
+    use(settings, name)
+    with Lake(settings) as lake:
+        assert pickle.loads(pickle.dumps(lake.catalog.load_table(name).io))
 
 
 def test_a_write_is_repeated_only_where_nothing_was_done() -> None:

@@ -184,6 +184,31 @@ def test_spark_that_cannot_start_says_why_and_where(tmp_path: Path) -> None:
     assert "spark.log" in run.stdout
 
 
+AFTER_ANOTHER = """
+import sys
+from pyspark.sql import SparkSession
+import calve
+SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate().stop()
+try:
+    with calve.open(sys.argv[1]) as lake:
+        spark = lake.spark()
+        print(spark.conf.get("spark.app.name"), spark.sql("show tables").collect())
+        spark.sql("select nothing")
+except Exception as error:
+    print(type(error).__name__, "nothing" in str(error))
+"""
+
+
+def test_a_stopped_session_of_the_user_is_no_hindrance_and_errors_outlive_spark(
+    tmp_path: Path,
+) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", AFTER_ANOTHER, tmp_path / "lake"],
+        capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert run.stdout.splitlines() == ["calve []", "AnalysisException True"]
+
+
 def test_the_pinned_jars_are_what_the_cache_holds(make_settings: MakeSettings) -> None:
     cache = make_settings().cache
     assert cache is not None

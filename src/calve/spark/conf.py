@@ -108,9 +108,10 @@ def catalog_conf(settings: Settings) -> dict[str, str]:
 
 
 def java_properties(settings: Settings) -> dict[str, str]:
-    """What Iceberg's Glue client takes from nowhere else; set on a running JVM, as it is secret."""
+    """What Iceberg's Glue and role clients take from nowhere else; secret, so set at run time."""
     storage = settings.storage
-    if settings.catalog.type != "glue" or not (storage.access_key_id and storage.secret_access_key):
+    takes_them = settings.catalog.type == "glue" or storage.role_arn
+    if not takes_them or not (storage.access_key_id and storage.secret_access_key):
         return {}
     return {
         "aws.accessKeyId": storage.access_key_id,
@@ -183,7 +184,7 @@ def _aws_login(settings: Settings) -> dict[str, str]:
     """How Iceberg's AWS client logs in; without any of these, as the machine offers."""
     storage = settings.storage
     login = {}
-    if storage.access_key_id and storage.secret_access_key:
+    if storage.access_key_id and storage.secret_access_key and not storage.role_arn:
         login = {
             "s3.access-key-id": storage.access_key_id,
             "s3.secret-access-key": storage.secret_access_key.reveal(),

@@ -45,6 +45,13 @@ _STOP_SECONDS_MAX: Final = 30
 _LOG_LINES: Final = 15
 
 
+def keep_words(error: BaseException) -> None:
+    """Let an error of Spark's, which asks its JVM for its text, outlive that JVM."""
+    if isinstance(error, Py4JError | PySparkException):
+        kind, text = type(error), str(error)
+        error.__class__ = type(kind.__name__, (kind,), {"__str__": lambda _: text})
+
+
 class _SharedSpark:
     """The process's own Spark, and how many use it."""
 
@@ -120,14 +127,26 @@ def _start(settings: Settings) -> SparkContext:
         conf = session_conf(settings, jars=jars, java_options=options)
         try:
             gateway = _launch(conf, layout.spark_log, on_loopback=is_local(settings))
-            spark_conf = SparkConf(loadDefaults=False).setAll(list(conf.items()))
-            return SparkContext(conf=spark_conf, gateway=gateway)
+            return _context(conf, gateway)
         except (PySparkException, Py4JError, OSError) as error:
             raise Unavailable(
                 f"Spark did not start: {str(error).splitlines()[0]}\n"
                 f"{_last_lines(layout.spark_log)}",
                 hint=f"the whole story is in {layout.spark_log}; `calve doctor` checks the rest",
             ) from error
+
+
+def _context(conf: dict[str, str], gateway: Any) -> SparkContext:
+    # PySpark keeps the gateway of a session that was stopped, and would prefer it to ours.
+    SparkContext._gateway = None  # noqa: SLF001
+    SparkContext._jvm = None  # noqa: SLF001
+    try:
+        return SparkContext(
+            conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway
+        )
+    except BaseException:
+        _end_jvm(gateway)
+        raise
 
 
 def _launch(conf: dict[str, str], log: Path, *, on_loopback: bool) -> JavaGateway:
@@ -160,6 +179,10 @@ def _stop(context: SparkContext) -> None:
     gateway: Any = context._gateway  # noqa: SLF001
     with suppress(Py4JError, OSError):
         context.stop()
+    _end_jvm(gateway)
+
+
+def _end_jvm(gateway: Any) -> None:
     with suppress(Py4JError, OSError):
         gateway.shutdown()
     SparkContext._gateway = None  # noqa: SLF001

@@ -12,6 +12,7 @@ from botocore.config import Config
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 from botocore.session import Session as BotocoreSession
 
+from calve.errors import Denied
 from calve.settings import RetrySettings, StorageSettings
 
 _ROLE_SESSION: Final = "calve"
@@ -29,6 +30,17 @@ def aws_session(storage: StorageSettings) -> boto3.Session:
         profile_name=storage.profile,
     )
     return _in_role(session, storage.role_arn) if storage.role_arn else session
+
+
+def signing_session(storage: StorageSettings) -> BotocoreSession:
+    """The inner session, for libraries that sign requests themselves."""
+    session = aws_session(storage)
+    if session.get_credentials() is None:
+        raise Denied(
+            "requests are to be signed, and there are no AWS credentials to sign them with",
+            hint="set storage.access_key_id and secret_access_key, profile, or AWS_PROFILE",
+        )
+    return session._session  # noqa: SLF001
 
 
 def client_config(retry: RetrySettings) -> Config:

@@ -44,7 +44,7 @@ class LakeCatalog:
             require_lake(settings)
         with translating():
             self.warehouse = warehouse_url(settings)
-            self.iceberg: Catalog = connect_catalog(settings, self.warehouse)
+            self.iceberg: Catalog = connect_catalog(settings, self.warehouse, create=create)
         self._names = NameMap(is_flat=settings.catalog.type == "glue")
         self._cache = TableCache(
             self.load_table,

@@ -37,7 +37,7 @@ def warehouse_url(settings: Settings) -> str | None:
     return memory.own_warehouse(dsn) if dsn and dsn.startswith(f"{memory.SCHEME}://") else dsn
 
 
-def connect_catalog(settings: Settings, warehouse: str | None) -> Catalog:
+def connect_catalog(settings: Settings, warehouse: str | None, *, create: bool = True) -> Catalog:
     """PyIceberg's catalog. What is missing is made, after all that can be refused was."""
     properties = {
         **_store_properties(settings, warehouse),
@@ -50,11 +50,11 @@ def connect_catalog(settings: Settings, warehouse: str | None) -> Catalog:
     properties["warehouse"] = warehouse
     match settings.catalog.type:
         case "sql":
-            return _sql_catalog(settings, properties)
+            return _sql_catalog(settings, properties, create=create)
         case "memory":
             _make_store(warehouse)
             engine = sqlite_engine(IN_MEMORY)
-            return EngineCatalog(settings.catalog.name, engine, retry=settings.retry, **properties)
+            return EngineCatalog(settings.catalog.name, engine, properties, retry=settings.retry)
         case "glue":
             return _glue_catalog(settings, properties)
 
@@ -76,7 +76,7 @@ def _sqlite_file(settings: Settings) -> Path | None:
     return Path(str(url.database)) if in_file else None
 
 
-def _sql_catalog(settings: Settings, properties: dict[str, str]) -> Catalog:
+def _sql_catalog(settings: Settings, properties: dict[str, str], *, create: bool) -> Catalog:
     url = _database_url(settings)
     match url.get_backend_name():
         case "sqlite":
@@ -93,7 +93,9 @@ def _sql_catalog(settings: Settings, properties: dict[str, str]) -> Catalog:
                 f"catalog.uri: {settings.catalog.uri} is a database of the unknown kind {other}",
                 hint=_URI_HINT,
             )
-    return EngineCatalog(settings.catalog.name, engine, retry=settings.retry, **properties)
+    return EngineCatalog(
+        settings.catalog.name, engine, properties, retry=settings.retry, create=create
+    )
 
 
 def _database_url(settings: Settings) -> URL:
@@ -112,17 +114,30 @@ def _rest_catalog(settings: Settings, properties: dict[str, str]) -> Catalog:
             "catalog.uri: a REST catalog needs the address of its server",
             hint='write catalog.uri = "https://host/path", without the /v1',
         )
-    if properties.get("rest.sigv4-enabled", "").lower() == "true":
-        load_part("aws", "calve.tables.aws")
+    bundle = properties.get("ssl.cabundle")
+    if bundle and not Path(bundle).is_file():
+        raise NotFound(
+            f"catalog.properties.ssl.cabundle: there is no file {bundle}",
+            hint="name the PEM file of the server's CA by its absolute path",
+        )
     # Loading it costs what only users of a REST catalog should pay.
     from calve.tables.catalogs.rest import CalveRestCatalog
 
     return CalveRestCatalog(
         settings.catalog.name,
         retry=settings.retry,
+        signing_session=_signing_session(settings, properties),
         uri=settings.catalog.uri.reveal(),
         **properties,
     )
+
+
+def _signing_session(settings: Settings, properties: dict[str, str]) -> object | None:
+    """Who signs the requests, if they are to be signed."""
+    if properties.get("rest.sigv4-enabled", "").lower() != "true":
+        return None
+    aws = load_part("aws", "calve.tables.aws")
+    return aws.signing_session(settings.storage)  # type: ignore[no-any-return]
 
 
 def _glue_catalog(settings: Settings, properties: dict[str, str]) -> Catalog:

@@ -98,8 +98,8 @@ def _try(address: str, arguments: dict[str, Any]) -> None:
 
 
 def _refusal(error: psycopg.OperationalError, shown: str) -> CalveError:
-    said = str(error).strip().splitlines()[-1]
-    text = str(error)
+    text = str(error).strip()
+    said = text.splitlines()[0]
     if "authentication failed" in text or "no password supplied" in text or "pg_hba" in text:
         return Denied(
             f"PostgreSQL at {shown} refused the login: {said}",

@@ -6,10 +6,13 @@ refused for it. Properties keep the names that Iceberg gives them, for Python an
 
 from __future__ import annotations
 
+import random
 import threading
 import time
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
+from pyiceberg.catalog import BOTOCORE_SESSION
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.rest.auth import AuthManager, LegacyOAuth2AuthManager
 from pyiceberg.catalog.rest.response import TokenResponse
@@ -19,7 +22,8 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from requests.exceptions import ConnectTimeout, RequestException
-from urllib3.exceptions import NewConnectionError
+from urllib3 import BaseHTTPResponse
+from urllib3.exceptions import MaxRetryError, NewConnectionError, SSLError
 from urllib3.util import Retry
 
 from calve.errors import Denied
@@ -41,10 +45,26 @@ _LIFE_USED_MAX: Final = 0.6
 
 
 class CalveRestCatalog(RestCatalog):
-    def __init__(self, name: str, *, retry: RetrySettings, **properties: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        retry: RetrySettings,
+        signing_session: object | None = None,
+        **properties: str,
+    ) -> None:
         self._retry = retry
+        self._signing_session = signing_session
         self._tokens: RenewingTokens | None = None
         super().__init__(name, **nested(properties))
+
+    def _init_sigv4(self, session: Session) -> None:
+        # Lent for this call only: properties go on to files, which must stay picklable.
+        self.properties[BOTOCORE_SESSION] = self._signing_session
+        try:
+            super()._init_sigv4(session)
+        finally:
+            del self.properties[BOTOCORE_SESSION]
 
     def commit_table(
         self,
@@ -172,17 +192,15 @@ def nested(properties: dict[str, str]) -> dict[str, Any]:
 
 
 def retry_policy(retry: RetrySettings) -> Retry:
-    return _CarefulRetry(
-        total=retry.max_attempts - 1,
-        connect=retry.max_attempts - 1,
-        read=retry.max_attempts - 1,
-        status=retry.max_attempts - 1,
+    """What is sent again, how often, and after which waits."""
+    again = retry.max_attempts - 1
+    return _CarefulRetry.for_settings(retry)(
+        total=again,
+        connect=again,
+        read=again,
+        status=again,
         allowed_methods=_READS,
         status_forcelist=_PASSING,
-        backoff_factor=retry.initial_delay_ms / 1000,
-        backoff_max=retry.max_delay_ms / 1000,
-        backoff_jitter=retry.initial_delay_ms / 1000,
-        respect_retry_after_header=True,
         raise_on_status=False,
     )
 
@@ -190,10 +208,41 @@ def retry_policy(retry: RetrySettings) -> Retry:
 class _CarefulRetry(Retry):
     """Repeats a read after anything that may pass, and a write only if it was surely not done."""
 
+    # urllib3 makes copies through the constructor and would lose values of an instance.
+    settings = RetrySettings()
+
+    @classmethod
+    def for_settings(cls, retry: RetrySettings) -> type[_CarefulRetry]:
+        return type(cls.__name__, (cls,), {"settings": retry})
+
     def is_retry(self, method: str, status_code: int, has_retry_after: bool = False) -> bool:  # noqa: FBT001, FBT002
         if method.upper() not in _READS:
             return bool(self.total) and status_code in _NOT_DONE
         return super().is_retry(method, status_code, has_retry_after)
+
+    def get_backoff_time(self) -> float:
+        exponent = max(0, len(self.history) - 1)
+        wait_ms = self.settings.initial_delay_ms * self.settings.backoff_multiplier**exponent
+        return min(wait_ms, self.settings.max_delay_ms) / 1000 * random.uniform(0.5, 1)  # noqa: S311
+
+    def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
+        """The server's wish, as far as our own bound allows."""
+        wish = super().get_retry_after(response)
+        return None if wish is None else min(wish, self.settings.max_delay_ms / 1000)
+
+    def increment(
+        self,
+        method: str | None = None,
+        url: str | None = None,
+        response: BaseHTTPResponse | None = None,
+        error: Exception | None = None,
+        _pool: Any = None,
+        _stacktrace: TracebackType | None = None,
+    ) -> Self:
+        if isinstance(error, SSLError):
+            # A certificate does not become valid by asking again.
+            raise MaxRetryError(_pool, url, error)
+        return super().increment(method, url, response, error, _pool, _stacktrace)
 
 
 class _BoundedAdapter(HTTPAdapter):

@@ -6,6 +6,7 @@ then, and that is what the caller is told.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from pyiceberg.catalog import MetastoreCatalog
@@ -14,9 +15,10 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier, Properties
-from sqlalchemy import Engine
+from sqlalchemy import Engine, inspect
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
+from calve.errors import NotFound
 from calve.settings import RetrySettings
 from calve.tables.retry import retried
 
@@ -25,11 +27,22 @@ _INIT_ATTEMPTS: Final = 5
 
 class EngineCatalog(SqlCatalog):
     def __init__(
-        self, name: str, engine: Engine, *, retry: RetrySettings, **properties: str
+        self,
+        name: str,
+        engine: Engine,
+        properties: Mapping[str, str],
+        *,
+        retry: RetrySettings,
+        create: bool = True,
     ) -> None:
         MetastoreCatalog.__init__(self, name, **properties)
         self.engine = engine
         self._retry = retry
+        if not create and not inspect(engine).has_table("iceberg_tables"):
+            raise NotFound(
+                f"there is no lake in {engine.url.render_as_string(hide_password=True)}",
+                hint="name another database in catalog.uri, or make a lake by creating a table",
+            )
         self._init_catalog_among_others()
 
     def load_table(self, identifier: str | Identifier) -> Table:

@@ -15,6 +15,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from calve.parts import load_part
+from calve.settings import Properties as OwnProperties
 from calve.settings import Secret, StorageSettings
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _KEY: Final = "s3.access-key-id"
 _SECRET: Final = "s3.secret-access-key"  # noqa: S105
 _TOKEN: Final = "s3.session-token"  # noqa: S105
 _PROFILE: Final = "calve.s3.profile"
+_OWN_TOKEN: Final = "calve.s3.session-token"  # noqa: S105
 _ROLE: Final = "calve.s3.role-arn"
 _TIMEOUTS: Final = {"s3.connect-timeout": "5", "s3.request-timeout": "30"}
 
@@ -40,6 +42,7 @@ def store_properties(storage: StorageSettings) -> dict[str, str]:
         "s3.force-virtual-addressing": "false" if storage.path_style else "true",
         _PROFILE: storage.profile,
         _ROLE: storage.role_arn,
+        _OWN_TOKEN: storage.properties.get(_TOKEN),
     }
     properties = _TIMEOUTS | {key: value for key, value in given.items() if value}
     if storage.profile or storage.role_arn:
@@ -60,7 +63,7 @@ class RenewingFileIO(PyArrowFileIO):
         self._stores: dict[str | None, FileSystem] = {}
         self._credentials: object = None
         # A catalog that hands out credentials for a table knows better than our own settings.
-        if not properties.get(_TOKEN):
+        if properties.get(_TOKEN) == properties.get(_OWN_TOKEN):
             self._session = _session(properties)
             self._plain = self.fs_by_scheme
             self.fs_by_scheme = self._valid_store
@@ -97,6 +100,7 @@ def _session(properties: Properties) -> Session:
             secret_access_key=Secret(secret) if secret else None,
             profile=properties.get(_PROFILE),
             role_arn=properties.get(_ROLE),
+            properties=OwnProperties({_TOKEN: own} if (own := properties.get(_OWN_TOKEN)) else {}),
         )
     )
     return session
