@@ -16,7 +16,7 @@ from calve import __version__
 from calve.doctor import Check
 from calve.errors import Denied
 from calve.paths import DataLayout
-from calve.settings import MASK, LoadedSettings, hidden_texts, mask_url
+from calve.settings import LoadedSettings, hidden_texts, mask_texts
 from calve.settings.render import rows
 
 _LOG_BYTES_MAX: Final = 1_000_000
@@ -27,7 +27,7 @@ def write_bundle(path: Path, loaded: LoadedSettings, checks: Sequence[Check]) ->
     try:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bundle:
             for name, text in _files(loaded, checks).items():
-                bundle.writestr(name, _masked(text, hidden))
+                bundle.writestr(name, mask_texts(text, hidden))
     except OSError as error:
         raise Denied(f"{path} cannot be written: {error.strerror}") from error
 
@@ -62,10 +62,3 @@ def _packages() -> list[str]:
 
 def _json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-
-
-def _masked(text: str, hidden: Sequence[str]) -> str:
-    text = mask_url(text)
-    for secret in hidden:
-        text = text.replace(secret, MASK)
-    return text

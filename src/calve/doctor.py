@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -26,7 +26,14 @@ from typing import Final
 import msgspec
 
 from calve.clock import Clock
-from calve.errors import CalveError, Denied, InvalidSettings, MissingPart, Unavailable
+from calve.errors import (
+    CalveError,
+    Denied,
+    InvalidSettings,
+    MissingPart,
+    NotFound,
+    Unavailable,
+)
 from calve.lake import Lake
 from calve.paths import DataLayout, directory_url
 from calve.query.engine import connect
@@ -62,6 +69,21 @@ class Check:
     exit_code: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A lake to try out, and whether it may be made for that."""
+
+    settings: Settings
+    create: bool
+
+    @property
+    def note(self) -> str:
+        return " (no lake yet; tried in a temporary one)" if self.create else ""
+
+    def open(self) -> Lake:
+        return Lake(self.settings, create=self.create)
+
+
 class _Notable(Exception):
     """Something that works, but that the user should know."""
 
@@ -76,11 +98,11 @@ def examine(settings: Settings, clock: Clock) -> Iterator[Check]:
     yield _check("python", lambda: f"{platform.python_version()} ({sys.executable})")
     yield _check("data directory", lambda: _data_directory(settings))
     yield _check("clock", lambda: _clock(settings, clock))
-    with _tried_out(settings) as (tried, note):
-        yield _check("catalog", lambda: _catalog(tried) + note)
-        yield _check("store", lambda: _store(tried) + note)
+    with _tried_out(settings) as trial:
+        yield _check("catalog", lambda: _catalog(trial))
+        yield _check("store", lambda: _store(trial))
         yield _check("duckdb", _duckdb)
-        yield from _spark_checks(tried)
+        yield from _spark_checks(trial)
     yield from (
         _check(f"port {name}", lambda port=port: _port(settings.ingest.host, port))  # type: ignore[misc]
         for name, port in _ports(settings).items()
@@ -94,13 +116,15 @@ def _check(name: str, work: Callable[[], str]) -> Check:
         return Check(name, Status.WARNING, notable.detail, notable.hint)
     except CalveError as error:
         return Check(name, Status.FAILED, error.message, error.hint, error.exit_code)
+    except OSError as error:
+        return Check(name, Status.FAILED, str(error), "check the path", Denied.exit_code)
 
 
-def _spark_checks(settings: Settings) -> Iterator[Check]:
+def _spark_checks(trial: _Trial) -> Iterator[Check]:
     works: dict[str, Callable[[], str]] = {
         "java": lambda: f"Java {find_java().version} ({find_java().executable})",
-        "jars": lambda: _jars(settings),
-        "spark": lambda: _spark(settings),
+        "jars": lambda: _jars(trial.settings),
+        "spark": lambda: _spark(trial),
     }
     try:
         spark_home()
@@ -118,6 +142,9 @@ def _spark_checks(settings: Settings) -> Iterator[Check]:
 
 
 def _data_directory(settings: Settings) -> str:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        # A name that is too long, or a way that is closed to us, shows here.
+        settings.data.stat()
     with _probe_directory(settings.data) as probe:
         free = shutil.disk_usage(probe).free
         sync_ms = _sync_ms(probe / "sync")
@@ -161,7 +188,7 @@ def _clock(settings: Settings, clock: Clock) -> str:
 @contextmanager
 def _probe_directory(data: Path) -> Iterator[Path]:
     """A temporary directory on the disk where the data is, or would be."""
-    parent = next(path for path in (data, *data.parents) if path.exists())
+    parent = next(path for path in (data, *data.parents) if os.path.exists(path))  # noqa: PTH110
     try:
         with tempfile.TemporaryDirectory(prefix=".calve-doctor-", dir=parent) as probe:
             yield Path(probe)
@@ -176,19 +203,19 @@ def _probe_directory(data: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _tried_out(settings: Settings) -> Iterator[tuple[Settings, str]]:
-    """The settings, or for a lake that is not there yet, the same in a temporary directory."""
+def _tried_out(settings: Settings) -> Iterator[_Trial]:
+    """The lake as it is; one that is a directory still to be made, in a temporary one instead."""
     try:
         require_lake(settings)
     except CalveError:
         try:
             with _probe_directory(settings.data) as probe:
-                yield _moved(settings, probe), " (no lake yet; tried in a temporary one)"
-        except Denied:
+                yield _Trial(_moved(settings, probe), create=True)
+        except (Denied, OSError):
             # The data directory's own check has said so; the others say what they meet.
-            yield settings, ""
+            yield _Trial(settings, create=False)
     else:
-        yield settings, ""
+        yield _Trial(settings, create=False)
 
 
 def _moved(settings: Settings, data: Path) -> Settings:
@@ -200,17 +227,26 @@ def _moved(settings: Settings, data: Path) -> Settings:
     return replace(settings, data=data, storage=storage, catalog=replace(settings.catalog, uri=uri))
 
 
-def _catalog(settings: Settings) -> str:
-    with Lake(settings) as lake:
-        return f"{settings.catalog.type}, {len(lake.catalog.list_tables())} tables"
+def _catalog(trial: _Trial) -> str:
+    kind = trial.settings.catalog.type
+    try:
+        with trial.open() as lake:
+            return f"{kind}, {len(lake.catalog.list_tables())} tables{trial.note}"
+    except NotFound as missing:
+        raise _Notable(
+            f"{kind}, reachable: {missing.message}", "it is made when the first table is created"
+        ) from missing
 
 
-def _store(settings: Settings) -> str:
-    if settings.storage.dsn is None:
+def _store(trial: _Trial) -> str:
+    if trial.settings.storage.dsn is None:
         return "chosen by the catalog's server for each table"
-    with Lake(settings) as lake:
-        probe_store(lake.catalog)
-    return "written, read and deleted a file"
+    try:
+        with trial.open() as lake:
+            probe_store(lake.catalog)
+    except NotFound as missing:
+        raise _Notable("not tried", "it is tried once the lake has been made") from missing
+    return f"written, read and deleted a file{trial.note}"
 
 
 def _duckdb() -> str:
@@ -226,11 +262,11 @@ def _jars(settings: Settings) -> str:
     return f"{len(paths)} jars, {size / 1e6:.0f} MB, checksums right"
 
 
-def _spark(settings: Settings) -> str:
+def _spark(trial: _Trial) -> str:
     start = time.monotonic()
-    with Lake(settings) as lake:
+    with trial.open() as lake:
         session = lake.spark()
-        session.sql("show tables").collect()
+        session.sql("show namespaces").collect()
         version = session.version
     return f"Spark {version} opened the catalog ({time.monotonic() - start:.0f} s)"
 

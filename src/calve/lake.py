@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Self
 
 from calve.parts import load_part
-from calve.settings import Settings, load_settings
+from calve.settings import Settings, complete, load_settings
 from calve.tables.catalog import LakeCatalog
 
 if TYPE_CHECKING:
@@ -23,30 +23,42 @@ class Lake:
         self, settings: Settings, *, spark: SparkSession | None = None, create: bool = True
     ) -> None:
         """Open the lake; without `create`, one that is not there yet is an error."""
-        self.settings = settings
+        self.settings = settings = complete(settings)
+        self._create = create
         self.catalog = LakeCatalog(settings, create=create)
         self._given_session = spark
         self._spark: LakeSpark | None = None
         self._lock = threading.Lock()
 
     def spark(self) -> SparkSession:
-        """A session whose default catalog is this lake's; Spark is started at the first call."""
+        """A session whose default catalog is this lake's; Spark is started at the first call.
+
+        The same session each time, unless it was stopped or Spark has died: then a new one.
+        """
         with self._lock:
+            if self._spark is not None and not self._spark.is_alive():
+                self._close_spark()
             if self._spark is None:
                 module = load_part("spark", "calve.spark.session")
-                self.catalog.create_default_namespace()
+                if self._create:
+                    self.catalog.create_default_namespace()
                 self._spark = module.LakeSpark(self.settings, self._given_session)
             return self._spark.session
 
     def close(self, error: BaseException | None = None) -> None:
         """Let go of everything; `error` is on its way to the caller, who will want to read it."""
-        with self._lock:
-            if self._spark is not None:
-                if error is not None:
-                    load_part("spark", "calve.spark.session").keep_words(error)
-                self._spark.close()
-                self._spark = None
-        self.catalog.close()
+        try:
+            with self._lock:
+                if self._spark is not None and error is not None:
+                    load_part("spark", "calve.spark.translate").keep_words(error)
+                self._close_spark()
+        finally:
+            self.catalog.close()
+
+    def _close_spark(self) -> None:
+        spark, self._spark = self._spark, None
+        if spark is not None:
+            spark.close()
 
     def __enter__(self) -> Self:
         return self

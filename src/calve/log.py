@@ -15,8 +15,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TextIO
 from uuid import uuid4
 
-from calve.errors import InvalidSettings
-from calve.settings import MASK, LogSettings, Settings, hidden_texts, looks_secret, mask_url
+from calve.settings import (
+    MASK,
+    LogSettings,
+    Settings,
+    component_levels,
+    hidden_texts,
+    looks_secret,
+    mask_texts,
+)
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor
@@ -24,7 +31,6 @@ if TYPE_CHECKING:
 # Below this, other libraries' words are not for Calve's users unless they ask for them.
 _OTHERS_LEVEL: Final = logging.WARNING
 _QUIET: Final = {"py4j": logging.ERROR, "pyiceberg": logging.ERROR, "urllib3": logging.ERROR}
-_MASKED_LENGTH_MIN: Final = 4
 
 _bound: ContextVar[Mapping[str, str]] = ContextVar("calve_bound_ids", default=MappingProxyType({}))
 
@@ -58,33 +64,14 @@ def configure_logs(settings: Settings, stream: TextIO | None = None) -> logging.
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(_OTHERS_LEVEL)
-    levels = _QUIET | {"calve": _level(settings.log.level)} | component_levels(settings.log.levels)
+    levels = (
+        _QUIET
+        | {"calve": logging.getLevelNamesMapping()[settings.log.level.upper()]}
+        | component_levels(settings.log.levels)
+    )
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
     return handler
-
-
-def component_levels(text: str) -> dict[str, int]:
-    """Read `calve.pipeline=debug,pyiceberg=info`."""
-    levels = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, found, level = part.partition("=")
-        if not found or not name.strip():
-            raise InvalidSettings(
-                f"log.levels: {part!r} is not a component and a level",
-                hint="write name=level, separated by commas: calve.tables=debug,pyiceberg=info",
-            )
-        levels[name.strip()] = _level(level.strip())
-    return levels
-
-
-def _level(name: str) -> int:
-    level = logging.getLevelNamesMapping().get(name.upper())
-    if level is None:
-        raise InvalidSettings(
-            f"log.levels: {name!r} is not a level", hint="write debug, info, warning or error"
-        )
-    return level
 
 
 def _as_json(settings: LogSettings, stream: TextIO) -> bool:
@@ -97,16 +84,13 @@ class _Formatter(logging.Formatter):
     def __init__(self, settings: Settings, *, as_json: bool) -> None:
         super().__init__()
         self._as_json = as_json
-        self._hidden = [text for text in hidden_texts(settings) if len(text) >= _MASKED_LENGTH_MIN]
+        self._hidden = hidden_texts(settings)
         self._renderer: logging.Formatter | None = None
 
     def format(self, record: logging.LogRecord) -> str:
         if self._renderer is None:
             self._renderer = self._make_renderer()
-        text = mask_url(self._renderer.format(record))
-        for hidden in self._hidden:
-            text = text.replace(hidden, MASK)
-        return text
+        return mask_texts(self._renderer.format(record), self._hidden)
 
     def _make_renderer(self) -> logging.Formatter:
         import structlog

@@ -102,6 +102,23 @@ def test_partition_change(contract_lake: Lake, table_name: str) -> None:
     assert ids(table) == [1, 2, 3]
 
 
+def test_a_place_of_its_own_for_every_table(contract_lake: Lake, table_name: str) -> None:
+    catalog = contract_lake.catalog
+    first = catalog.create_table(table_name, USERS)
+    first.append(rows(1))
+    catalog.cached_table(table_name)
+    catalog.rename_table(table_name, f"{table_name}_old")
+    second = catalog.create_table(table_name, USERS)
+    second.append(rows(2))
+    catalog.drop_table(table_name)
+    other_schema = Schema(NestedField(1, "other", LongType(), required=False))
+    third = catalog.create_table(table_name, other_schema)
+    assert len({first.location(), second.location(), third.location()}) == 3
+    assert not second.location().startswith(f"{first.location()}/")
+    assert catalog.cached_table(table_name).schema().column_names == ["other"]
+    assert ids(catalog.load_table(f"{table_name}_old")) == [1]
+
+
 def test_rename(contract_lake: Lake, table_name: str) -> None:
     catalog = contract_lake.catalog
     catalog.create_table(table_name, USERS).append(rows(1))

@@ -16,6 +16,8 @@ import pytest
 
 from calve.doctor import Check, Status, examine
 from calve.settings import load_settings
+from tests.contract.backends import postgres_uri
+from tests.servers.postgres import Postgres
 
 FREE_PORTS = [
     f"--set=ingest.{name}_port=0" for name in ("flight", "http", "otlp_grpc", "otlp_http")
@@ -98,6 +100,29 @@ def test_an_unwritable_directory_is_named(tmp_path: Path, place: str) -> None:
     assert (tmp_path / "file").read_text() == "x"
 
 
+def test_a_path_that_cannot_be_is_reported_and_the_rest_is_checked(tmp_path: Path) -> None:
+    run = doctor(tmp_path, "--json", "--data", "x" * 300, *FREE_PORTS, JAVA_HOME="/nowhere")
+    checks = run.checks()
+    assert checks["data directory"]["status"] == "failed"
+    assert checks["port http"]["status"] == "ok"
+    assert not list(tmp_path.iterdir())
+
+
+def test_looking_at_an_empty_database_leaves_it_empty(
+    tmp_path: Path, postgres_server: Postgres
+) -> None:
+    database = postgres_server.create_database()
+    uri = f"--set=catalog.uri={postgres_uri(database)}"
+    run = doctor(tmp_path, "--json", uri, *FREE_PORTS, JAVA_HOME="/nowhere")
+    checks = run.checks()
+    assert checks["catalog"]["status"] == "warning"
+    assert "reachable" in str(checks["catalog"]["detail"])
+    assert database.password not in run.out + run.err
+    assert database.query("select count(*) from pg_tables where schemaname = 'public'") == [(0,)]
+    assert not list(tmp_path.iterdir())
+    database.drop_database()
+
+
 def test_a_damaged_catalog_is_found_and_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "lake" / "_calve" / "catalog.db"
     file.parent.mkdir(parents=True)
@@ -110,7 +135,7 @@ def test_a_damaged_catalog_is_found_and_left_alone(tmp_path: Path) -> None:
 
 def test_the_bundle_holds_the_report_without_secrets(tmp_path: Path) -> None:
     (tmp_path / "calve.toml").write_text(
-        "[storage]\nsecret_access_key = 'canary-1'\n[catalog.properties]\ntoken = 'canary-2'\n"
+        "[storage]\naccess_key_id = 'me'\nsecret_access_key = 'canary-1'\n[catalog.properties]\ntoken = 'canary-2'\n"
         "[state]\ndsn = 'postgresql://u:canary-3@h/d'"
     )
     run = doctor(tmp_path, "--bundle", "report.zip", *FREE_PORTS, JAVA_HOME="/nowhere/canary-1")

@@ -82,6 +82,28 @@ def test_tables_of_others_in_the_catalog_do_not_get_in_the_way(lake: Lake) -> No
     assert list(map(str, lake.catalog.list_tables())) == ["users"]
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pa.schema([("id", pa.null())]),
+        pa.schema([("id", pa.int64()), ("id", pa.string())]),
+        {"id": "long"},
+    ],
+)
+def test_a_schema_that_no_table_can_have_is_refused_before_anything_is_made(
+    lake: Lake, schema: object
+) -> None:
+    with pytest.raises(InvalidRequest):
+        lake.catalog.create_table("users", schema)
+    assert lake.catalog.iceberg.list_namespaces() == []
+
+
+def test_settings_made_by_hand_are_completed(tmp_path: Path) -> None:
+    with calve.open(calve.Settings(data=tmp_path / "by-hand")) as lake:
+        lake.catalog.create_table("users", USERS)
+    assert (tmp_path / "by-hand" / "users").is_dir()
+
+
 def test_the_cache_keeps_a_table_and_forgets_a_dropped_one(lake: Lake) -> None:
     lake.catalog.create_table("users", USERS)
     cached = lake.catalog.cached_table("users")

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from calve.errors import InvalidRequest
+from calve.errors import InvalidRequest, Unavailable
 from calve.lake import Lake
-from calve.settings import Settings
+from calve.settings import Settings, looks_secret
+from calve.spark import session
 from calve.spark.conf import catalog_conf, session_conf, without_secrets
 from calve.spark.jars import JarCache, needed_jars
 
 MakeSettings = Callable[..., Settings]
+
+SECRET_KEYS = (
+    "header.Authorization",
+    "header.X-Api-Key",
+    "passwd",
+    "private_key",
+    "s3.session-token",
+)
 
 
 def test_two_lakes_share_spark_and_keep_their_catalogs(
@@ -47,7 +62,11 @@ def test_a_session_is_in_utc_and_has_no_web_page(spark_lake: Lake) -> None:
 def test_the_catalogs_address_is_redacted_where_spark_shows_its_settings(spark_lake: Lake) -> None:
     spark = spark_lake.spark()
     spark.conf.set("spark.sql.catalog.calve.jdbc.password", "canary-1")
+    for key in SECRET_KEYS:
+        assert looks_secret(key)
+        spark.conf.set(f"spark.sql.catalog.calve.{key}", "canary-1")
     shown = {row.key: row.value for row in spark.sql("set").collect()}
+    assert {f"spark.sql.catalog.calve.{key}" for key in SECRET_KEYS} <= set(shown)
     assert "canary-1" not in str(shown)
     assert "redacted" in shown["spark.sql.catalog.calve.uri"]
 
@@ -207,6 +226,245 @@ def test_a_stopped_session_of_the_user_is_no_hindrance_and_errors_outlive_spark(
         capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path,
     )  # fmt: skip
     assert run.stdout.splitlines() == ["calve []", "AnalysisException True"]
+
+
+INTERRUPTED = """
+import signal, sys
+import calve
+with calve.open(sys.argv[1]) as lake:
+    lake.spark()
+    signal.pause()  # on a fast machine, Spark runs before the interrupt comes
+"""
+
+
+def group_members(group: int) -> list[psutil.Process]:
+    """Whoever is in the process group, but for those that have ended and only wait to be noticed."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+def await_jvm(group: int, word: str) -> None:
+    """Until a process of the group has the word on its command line."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for process in group_members(group):
+            try:
+                if any(word in part for part in process.cmdline()):
+                    return
+            except psutil.Error:
+                continue
+        time.sleep(0.01)
+    pytest.fail(f"no process with {word}")
+
+
+# The moments: Spark's launcher, which names the JVM's command; that JVM, just begun; and later,
+# when it has told its port or is making the context.
+@pytest.mark.skipif(sys.platform != "linux", reason="the process group is read as Linux tells it")
+@pytest.mark.parametrize(
+    ("word", "seconds"),
+    [
+        ("org.apache.spark.launcher.Main", 0),
+        ("-Duser.timezone=UTC", 0.2),
+        ("-Duser.timezone=UTC", 2.5),
+        ("-Duser.timezone=UTC", 4.5),
+    ],
+)
+def test_an_interrupted_start_leaves_no_jvm(tmp_path: Path, word: str, seconds: float) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, tmp_path / "lake"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, process_group=0,
+    )  # fmt: skip
+    try:
+        await_jvm(program.pid, word)
+        time.sleep(seconds)
+        os.killpg(program.pid, signal.SIGINT)
+        _, errors = program.communicate(timeout=120)
+        assert "KeyboardInterrupt" in errors
+        # Read once it was waited for: whatever is left now would be left for good.
+        assert group_members(program.pid) == []
+    finally:
+        for process in group_members(program.pid):
+            process.kill()
+
+
+AFTER_A_BAD_MASTER = """
+import signal, sys
+import psutil
+import calve
+from calve.settings import load_settings
+handler = signal.getsignal(signal.SIGINT)
+for master in ("local[abc]", "local[1]"):
+    flags = {"data": sys.argv[1], "spark.master": master}
+    try:
+        with calve.open(load_settings(flags=flags, environ={}).settings) as lake:
+            print(lake.spark().sql("select 1").count(), len(psutil.Process().children()))
+    except calve.CalveError as error:
+        print(type(error).__name__, error.message.splitlines()[0])
+    print(psutil.Process().children(), signal.getsignal(signal.SIGINT) is handler)
+"""
+
+
+def test_a_failed_start_leaves_no_jvm_and_the_next_one_works(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", AFTER_A_BAD_MASTER, tmp_path / "lake"],
+        capture_output=True, text=True, timeout=180, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    said, after, works, at_last = run.stdout.splitlines()
+    assert said.startswith("Unavailable Spark did not start: ")
+    assert "local[abc]" in said
+    assert after == at_last == "[] True"
+    assert works == "1 1"
+    assert run.stderr == ""
+
+
+ENDED_BY = """
+import os, signal, sys
+import psutil
+import pyarrow as pa
+import calve
+from calve.lake import Lake
+from calve.settings import load_settings
+from calve.spark.translate import translating_spark
+
+def lake(name):
+    return Lake(load_settings(flags={"data": f"{sys.argv[1]}/{name}"}, environ={}).settings)
+
+with lake("one") as one, lake("two") as two:
+    first = one.spark()
+    two.spark()
+    if sys.argv[2] == "stop":
+        first.stop()
+    else:
+        child, = psutil.Process().children()
+        os.kill(child.pid, signal.SIGKILL)
+        try:
+            with translating_spark():
+                first.sql("select 1").collect()
+        except calve.CalveError as error:
+            print(type(error).__name__)
+    with lake("three") as three:
+        print(three.spark().sql("select 1").count())
+        print(one.spark().sql("select 1").count(), one.spark() is not first)
+        print(two.spark().sql("show tables").count())
+        print(len(psutil.Process().children()))
+    print(two.spark().sql("select 1").count())
+print(psutil.Process().children())
+"""
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_spark_that_was_stopped_or_killed_is_replaced(tmp_path: Path, how: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", ENDED_BY, tmp_path, how],
+        capture_output=True, text=True, timeout=180, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    said = ["Unavailable"] if how == "kill" else []
+    assert run.stdout.splitlines() == [*said, "1", "1 True", "0", "1", "1", "[]"]
+
+
+TAKEN_OVER = """
+import sys
+from pyspark.sql import SparkSession
+import calve
+with calve.open(sys.argv[1]) as lake:
+    lake.spark().stop()
+    own = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        lake.spark()
+    except calve.CalveError as error:
+        print(type(error).__name__, error.message)
+print(own.sql("select 1").count())
+own.stop()
+"""
+
+
+def test_a_session_that_the_user_made_after_ours_is_left_alone(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", TAKEN_OVER, tmp_path / "lake"],
+        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [
+        "InvalidRequest this program has a Spark session of its own already", "1",
+    ]  # fmt: skip
+
+
+def test_what_is_no_session_or_a_stopped_one_is_refused(
+    make_settings: MakeSettings, tmp_path: Path, spark_lake: Lake
+) -> None:
+    stopped = spark_lake.spark().newSession()
+    stopped._sc = SparkContext.__new__(SparkContext)
+    stopped._sc._jsc = None
+    for wrong, word in (("hello", "is a str"), (stopped, "is stopped")):
+        with (
+            Lake(make_settings(data=str(tmp_path / "other")), spark=wrong) as lake,  # type: ignore[arg-type]
+            pytest.raises(InvalidRequest, match=word) as caught,
+        ):
+            lake.spark()
+        assert "leave the session to Calve" in str(caught.value.hint)
+    assert spark_lake.spark().sql("select 1").count() == 1
+
+
+def test_a_session_that_cannot_be_made_is_let_go_of(
+    spark_lake: Lake,
+    make_settings: MakeSettings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spark_lake.spark()
+    shared = session._shared._spark
+    assert shared is not None
+    before = shared.users
+
+    def fail(_: object) -> SparkSession:
+        raise Py4JError("no session")
+
+    monkeypatch.setattr(SparkSession, "newSession", fail)
+    with (
+        Lake(make_settings(data=str(tmp_path / "other"))) as lake,
+        pytest.raises(Unavailable, match="no session"),
+    ):
+        lake.spark()
+    assert shared.users == before
+
+
+def test_the_catalog_is_closed_even_if_closing_spark_fails(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+    monkeypatch.setattr(lake.catalog, "close", lambda: closed.append(1))
+
+    class Failing:
+        def close(self) -> None:
+            raise RuntimeError("spark")
+
+    lake._spark = Failing()  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match="spark"):
+        lake.close()
+    assert closed == [1]
+    monkeypatch.undo()
+
+
+def test_programs_add_to_one_log_which_is_begun_anew_when_it_is_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "logs" / "spark.log"
+    with session._open_log(log) as first, session._open_log(log) as second:
+        first.write(b"first\n")
+        first.flush()
+        second.write(b"second\n")
+    assert log.read_bytes() == b"first\nsecond\n"
+    assert session._last_lines(log, 6) == "  second"
+    monkeypatch.setattr(session, "_LOG_BYTES_MAX", 10)
+    with session._open_log(log):
+        assert log.read_bytes() == b""
 
 
 def test_the_pinned_jars_are_what_the_cache_holds(make_settings: MakeSettings) -> None:

@@ -17,13 +17,15 @@ class Fault:
     """One misbehaviour. A delay comes first; the others exclude each other.
 
     `drop_answer` lets the request through and takes effect, and resets the connection instead of
-    answering. `status` answers without asking the server. HTTP only.
+    answering. `status` answers without asking the server, or with `after` having asked it, as a
+    proxy does that lost the server's answer. HTTP only.
     """
 
     delay_seconds: float = 0.0
     reset: bool = False
     drop_answer: bool = False
     status: int | None = None
+    after: bool = False
     retry_after: str | None = None
 
 
@@ -41,6 +43,11 @@ def drop_answer() -> Fault:
 
 def refuse(status: int, *, retry_after: str | None = None) -> Fault:
     return Fault(status=status, retry_after=retry_after)
+
+
+def deny_after(status: int) -> Fault:
+    """Let the request take effect, and answer that it failed."""
+    return Fault(status=status, after=True)
 
 
 def _always(_: object) -> bool:

@@ -214,6 +214,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault and fault.reset:
             self._reset(request)
         elif fault and fault.status:
+            if fault.after:
+                self._pass(request)
             retry = [("Retry-After", fault.retry_after)] if fault.retry_after else []
             self._answer(request, Answer(fault.status, Headers(retry), b"injected fault"))
         elif fault and fault.drop_answer:

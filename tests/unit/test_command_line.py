@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -108,7 +110,7 @@ def test_config_init_show_and_check(calve: Calve, tmp_path: Path) -> None:
     assert calve("config", "init", "--force").code == 0
     assert calve("config", "check").code == 0
     (tmp_path / "calve.toml").write_text(
-        "[storage]\nsecret_access_key = 'canary-1'\n[wal]\nsync_mode = 'none'"
+        "[storage]\naccess_key_id = 'me'\nsecret_access_key = 'canary-1'\n[wal]\nsync_mode = 'none'"
     )
     run = calve("config", "show")
     assert "canary" not in run.out
@@ -136,6 +138,31 @@ def test_an_invalid_configuration_ends_with_3_and_leaves_nothing(
         assert "'hive' is not one of sql, memory, rest, glue" in run.err
         assert "Traceback" not in run.err
     assert [path.name for path in tmp_path.iterdir()] == ["calve.toml"]
+
+
+def test_config_init_makes_no_file_that_would_stop_everything(calve: Calve, tmp_path: Path) -> None:
+    assert calve("config", "init", "--config", "x.yaml").code == 3
+    assert calve("config", "init", "--config", "nowhere/calve.toml").code == 4
+    (tmp_path / "calve.yaml").write_text("log: {level: error}")
+    assert calve("config", "init").code == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["calve.yaml"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_ends_early_is_no_defect() -> None:
+    program = Path(sys.executable).with_name("calve")
+    piped = subprocess.run(f"set -o pipefail; {program} config show | head -1", shell=True, check=False,
+                           executable="/bin/bash", capture_output=True, text=True)  # fmt: skip
+    assert (piped.returncode, piped.stderr) == (0, "")
+    full = subprocess.run(
+        f"{program} config show > /dev/full",
+        shell=True,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert full.returncode == 6
+    assert "no room left" in full.stderr
 
 
 def test_a_missing_configuration_file_ends_with_4(calve: Calve) -> None:

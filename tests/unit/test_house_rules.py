@@ -33,6 +33,8 @@ READS_ENVIRONMENT = {"settings/load.py", "spark/java.py", "spark/session.py"}
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "misc"}
 LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
+# Methods that a library's class has and ours overrides.
+NAMED_BY_LIBRARIES = {"get_command", "get_backoff_time", "get_retry_after"}
 BROAD = {"cli/main.py", "tables/translate.py"}
 
 
@@ -88,7 +90,7 @@ def test_functions_stay_small(path: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             assert lines <= FUNCTION_LINES_MAX, node.name
-            assert not node.name.startswith("get_") or "cli/main" in relative(path), node.name
+            assert not node.name.startswith("get_") or node.name in NAMED_BY_LIBRARIES, node.name
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import pytest
 
-from calve.errors import CalveError, InvalidSettings, NotFound
-from calve.settings import LoadedSettings, Properties, Secret, Settings, hidden_texts, load_settings
+from calve.errors import CalveError, Denied, InvalidSettings, NotFound
+from calve.settings import (
+    MASK,
+    CatalogSettings,
+    LoadedSettings,
+    Properties,
+    Secret,
+    SecretUrl,
+    Settings,
+    complete,
+    component_levels,
+    hidden_texts,
+    load_settings,
+    mask_texts,
+    mask_url,
+)
 from calve.settings.keys import KEYS
 from calve.settings.reference import MEANINGS
 from calve.settings.render import rows, template
@@ -96,6 +112,17 @@ def test_yaml_says_the_same(load: Load) -> None:
         ("[storage]\ndsn = 'file:///a%20b'", "which Iceberg's libraries read as parts of a URL"),
         ("[storage]\nsecret_access_key = 3", "storage.secret_access_key: must be a text"),
         ("[catalog.pool]\nmin_connections = 11", "11 is more than catalog.pool.max_connections, 10"),
+        ("[storage]\ndsn = 's3://'", "storage.dsn: 's3://' names no bucket"),
+        ("[storage]\ndsn = 's3:///x'", "storage.dsn: 's3:///x' names no bucket"),
+        ("[storage]\naccess_key_id = 'k'", "storage.access_key_id: needs storage.secret_access_key"),
+        ("[storage]\nsecret_access_key = 'k'", "storage.secret_access_key: needs storage.access_key_id"),
+        ("[catalog]\ntype = 'rest'", "catalog.uri: a REST catalog needs the address"),
+        ("[catalog.properties]\nrest.client.socket-timeout-ms = 'abc'", "socket-timeout-ms: must be a whole number of ms, not 'abc'"),
+        ("[catalog.properties]\nrest.client.connection-timeout-ms = 0", "must be a whole number of ms, not '0'"),
+        ("[log]\nlevels = 'nonsense'", "log.levels: 'nonsense' is not a component and a level"),
+        ("[log]\nlevels = 'calve=loud'", "log.levels: 'calve=loud'"),
+        ("data = '~nosuchuser/x'", "data: '~nosuchuser/x' names a home directory that is not known"),
+        ("[catalog]\nuri_file = '~nosuchuser/x'", "catalog.uri_file: '~nosuchuser/x' names a home"),
         ("[wal\n", "is not valid TOML"),
         ("[catalog]\nname = 'a-b'", "catalog.name"),
     ],
@@ -193,7 +220,8 @@ def test_yaml_that_is_no_tree_is_refused(load: Load, text: str) -> None:
 
 def test_settings_are_frozen_and_survive_copying(load: Load) -> None:
     settings = load(
-        "[catalog.properties]\ntoken = 'hush'\n[storage]\nsecret_access_key = 's3cret'"
+        "[catalog.properties]\ntoken = 'hush'\n"
+        "[storage]\naccess_key_id = 'key'\nsecret_access_key = 's3cret'"
     ).settings
     with pytest.raises(AttributeError):
         settings.wal.sync_mode = "none"  # type: ignore[misc]
@@ -230,12 +258,49 @@ def test_no_secret_is_shown_and_all_of_them_are_known(load: Load) -> None:
     assert secret.reveal() == "sec-789"
 
 
+@pytest.mark.parametrize(
+    ("uri", "secret"),
+    [
+        ("postgresql://h/db?user=u&password=hunter2", "hunter2"),
+        ("postgresql://u:p/w0rd@h/db", "p/w0rd"),
+        ("postgresql://u:p@ssw@h/db", "p@ssw"),
+        ("postgresql://u:p%40ss%2Fx@h/db?sslmode=require", "p%40ss%2Fx"),
+        ("postgresql://:only@h/db", "only"),
+        ("etcd://h:2379/?token=t0ken&ttl=5", "t0ken"),
+    ],
+)
+def test_a_password_is_masked_wherever_a_url_holds_it(load: Load, uri: str, secret: str) -> None:
+    loaded = load(state__dsn=uri)
+    assert secret not in str(rows(loaded)) + repr(loaded.settings)
+    assert secret in hidden_texts(loaded.settings)
+    assert "h" in str(loaded.settings.state.dsn)
+    assert secret not in mask_url(f"cannot reach {uri}, giving up")
+
+
+@pytest.mark.parametrize(
+    "secret", ['pa"ss"word', "back\\slash9", "pässwörd9", "per%cent/9", "with space"]
+)
+def test_a_secret_is_masked_in_every_form_it_is_written_in(secret: str) -> None:
+    forms = [
+        secret,
+        json.dumps(secret),
+        json.dumps(secret, ensure_ascii=False),
+        quote(secret, safe=""),
+    ]
+    for form in forms:
+        assert mask_texts(f"x {form} y", [secret]) in (f"x {MASK} y", f'x "{MASK}" y')
+        assert mask_texts(f"x {form} y", [quote(secret, safe="")]) in (
+            f"x {MASK} y",
+            f'x "{MASK}" y',
+        )
+
+
 def test_every_secret_can_come_from_a_file(load: Load, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("from-file\n")
     (tmp_path / "uri").write_text("postgresql://u:pw@h/d\n")
     text = (
         "[catalog]\nuri_file = 'uri'\n[catalog.properties]\ntoken_file = 'secret'\n"
-        "[storage]\nsecret_access_key_file = 'secret'"
+        "[storage]\naccess_key_id = 'key'\nsecret_access_key_file = 'secret'"
     )
     loaded = load(text)
     assert loaded.settings.storage.secret_access_key == Secret("from-file")
@@ -280,3 +345,115 @@ def test_properties_behave_as_a_mapping_that_cannot_change() -> None:
     with pytest.raises(TypeError):
         held["a"] = "2"  # type: ignore[index]
     assert msgspec.structs.fields(Settings)
+
+
+def test_a_file_that_some_editors_mark_is_read(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "calve.toml").write_bytes(b"\xef\xbb\xbf[log]\nlevel = 'error'")
+    assert load().settings.log.level == "error"
+
+
+@pytest.mark.parametrize(
+    "text", ["data: a\nlog: {}\ndata: b", "log:\n  level: info\n  level: error"]
+)
+def test_a_key_that_yaml_holds_twice_is_refused(load: Load, text: str) -> None:
+    said = refusal(lambda: load(text, name="calve.yaml"))
+    assert "is there twice" in said
+    assert "line" in said
+
+
+def test_the_home_directory_of_a_secrets_file_is_the_users(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "token").write_text("from-home")
+    monkeypatch.setenv("HOME", str(home))
+    loaded = load("[catalog.properties]\ntoken_file = '~/token'")
+    assert dict(loaded.settings.catalog.properties) == {"token": "from-home"}
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("sqlite:///rel.db", "sqlite:///{etc}/rel.db"),
+        ("sqlite:///a/../b.db?timeout=5", "sqlite:///{etc}/b.db?timeout=5"),
+        ("sqlite:////abs/x.db", "sqlite:////abs/x.db"),
+        ("sqlite:///:memory:", "sqlite:///:memory:"),
+        ("sqlite://", "sqlite://"),
+        ("postgres://u:p@h/d", "postgresql://u:p@h/d"),
+        ("postgresql+psycopg2://u:p@h/d", "postgresql://u:p@h/d"),
+        ("postgresql://u:p@h/d", "postgresql://u:p@h/d"),
+    ],
+)
+def test_a_database_is_named_in_one_way(tmp_path: Path, written: str, meant: str) -> None:
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    (etc / "calve.toml").write_text(f'[catalog]\nuri = "{written}"')
+    loaded = load_settings(config=Path("etc/calve.toml"), environ={}, directory=tmp_path)
+    assert loaded.settings.catalog.uri == SecretUrl(meant.format(etc=etc))
+
+
+def test_a_current_directory_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "the current directory cannot be found" in refusal(lambda: load_settings(environ={}))
+
+
+def test_a_file_that_cannot_be_looked_for_is_named(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 300) / "calve.toml"
+    assert "too long" in refusal(lambda: load_settings(config=long, environ={}))
+
+
+def test_a_directory_that_may_not_be_read_is_denied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root may read everything, so the system's answer is given by hand.
+    def refuse(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(Denied, match=r"calve\.toml cannot be looked for"):
+        load_settings(environ={}, directory=tmp_path)
+
+
+def test_without_a_home_directory_the_cache_must_be_named(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    said = refusal(load)
+    assert "cache: this user has no home directory" in said
+    assert "set HOME" in said
+    assert load(cache="/var/cache/calve").settings.cache == Path("/var/cache/calve")
+
+
+def test_settings_made_by_hand_are_completed(tmp_path: Path) -> None:
+    made = complete(Settings(data=tmp_path / "lake"))
+    flags = {"data": str(tmp_path / "lake")}
+    assert made == load_settings(flags=flags, directory=tmp_path).settings
+    assert complete(made) == made
+
+
+def test_settings_made_by_hand_are_checked(tmp_path: Path) -> None:
+    def uri(text: str) -> CatalogSettings:
+        return CatalogSettings(uri=SecretUrl(text))
+
+    assert "needs the address" in refusal(
+        lambda: complete(Settings(catalog=CatalogSettings(type="rest")))
+    )
+    assert "home directory" in refusal(lambda: complete(Settings(data=Path("~nosuchuser/x"))))
+    made = complete(Settings(data=tmp_path, catalog=uri("postgres://u:p@h/d")))
+    assert made.catalog.uri == SecretUrl("postgresql://u:p@h/d")
+
+
+def test_levels_are_read_per_component() -> None:
+    assert component_levels(" calve.tables = debug, pyiceberg=info,") == {
+        "calve.tables": 10,
+        "pyiceberg": 20,
+    }

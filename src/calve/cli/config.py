@@ -8,7 +8,7 @@ import click
 
 from calve.cli.options import Call, common_options
 from calve.cli.output import print_json, print_table, say
-from calve.errors import Conflict, Denied
+from calve.errors import Conflict, Denied, InvalidRequest, NotFound
 from calve.settings.load import CONFIG_NAMES
 from calve.settings.render import rows, template
 
@@ -28,11 +28,18 @@ def init(call: Call, *, force: bool) -> None:
     Example: calve config init
     """
     path = call.config or Path(CONFIG_NAMES[0])
+    if path.suffix in {".yaml", ".yml"}:
+        raise InvalidRequest(f"{path} would be TOML", hint="name a file that ends in .toml")
+    others = [name for name in CONFIG_NAMES if path.with_name(name).exists() and name != path.name]
+    if others and call.config is None:
+        raise Conflict(f"{others[0]} is here already", hint="edit it, or remove it first")
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(template())
     except FileExistsError as error:
         raise Conflict(f"{path} exists", hint="edit it, or replace it with --force") from error
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no directory {path.parent}", hint="make it first") from error
     except OSError as error:
         raise Denied(f"{path} cannot be written: {error.strerror}") from error
     say(f"wrote {path}")

@@ -5,14 +5,16 @@ Only click is loaded until a command is chosen, so that `--help` answers at once
 
 from __future__ import annotations
 
+import errno
 import importlib
+import signal
 import sys
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 import click
 
 from calve import __version__
-from calve.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, CalveError
+from calve.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, CalveError, Unavailable
 
 
 class Entry(NamedTuple):
@@ -94,8 +96,14 @@ def _run(program: str, entries: dict[str, Entry], help_text: str) -> None:
         help=help_text,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    # So that what is under way is cleaned up: temporary directories, downloads, Spark.
+    signal.signal(signal.SIGTERM, _terminated)
     version = click.version_option(__version__, "-V", "--version", prog_name=program)
     sys.exit(_exit_code(version(group), program))
+
+
+def _terminated(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _exit_code(group: click.Group, program: str) -> int:
@@ -110,10 +118,15 @@ def _exit_code(group: click.Group, program: str) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; Python must not complain again at exit.
-        sys.stdout = None
+    except SystemExit:
+        # Click ends so when whoever read our output has seen enough of it.
         return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            return _unexpected(error)
+        sys.stdout = None
+        click.echo("error: there is no room left where the output goes", err=True)
+        return Unavailable.exit_code
     except Exception as error:  # noqa: BLE001
         return _unexpected(error)
     return result if isinstance(result, int) else 0

@@ -1,8 +1,17 @@
 """Settings are values: one frozen tree, loaded once, passed to whatever needs it."""
 
+from calve.settings.check import component_levels
 from calve.settings.keys import hidden_texts
-from calve.settings.load import LoadedSettings, load_settings
-from calve.settings.secret import MASK, Properties, Secret, SecretUrl, looks_secret, mask_url
+from calve.settings.load import LoadedSettings, complete, load_settings
+from calve.settings.secret import (
+    MASK,
+    Properties,
+    Secret,
+    SecretUrl,
+    looks_secret,
+    mask_texts,
+    mask_url,
+)
 from calve.settings.tree import (
     CatalogSettings,
     LogSettings,
@@ -26,8 +35,11 @@ __all__ = [
     "Settings",
     "SparkSettings",
     "StorageSettings",
+    "complete",
+    "component_levels",
     "hidden_texts",
     "load_settings",
     "looks_secret",
+    "mask_texts",
     "mask_url",
 ]

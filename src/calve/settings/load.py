@@ -7,18 +7,20 @@ valid key. Nothing else in Calve reads the environment or a configuration file.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
 
 from calve.errors import Denied, InvalidSettings, NotFound
-from calve.paths import DataLayout, directory_url, local_directory
-from calve.settings.keys import KEYS, SECTIONS, Key, find_key, nearest_key
-from calve.settings.secret import Properties, SecretUrl, looks_secret
+from calve.paths import DataLayout, directory_url
+from calve.settings.check import contradictions
+from calve.settings.keys import KEYS, SECTIONS, Key, find_key, nearest_key, value_of
+from calve.settings.secret import Properties, Secret, SecretUrl, looks_secret
 from calve.settings.tree import Section, Settings
 
 CONFIG_NAMES: Final = ("calve.toml", "calve.yaml", "calve.yml")
@@ -27,8 +29,8 @@ DEFAULT: Final = "default"
 _PREFIX: Final = "CALVE_"
 _CONFIG_VARIABLE: Final = "CALVE_CONFIG"
 _FILE_SUFFIX: Final = "_file"
-_STORAGE_SCHEMES: Final = ("file", "s3", "memory")
-_NOT_IN_PATHS: Final = frozenset("?#%")
+_POSTGRES: Final = re.compile(r"^postgres(?:ql)?(?:\+\w+)?://")
+_SQLITE_FILE: Final = re.compile(r"^(sqlite(?:\+\w+)?:///)(?!:memory:|file:)([^/?][^?]*)")
 _WORDS: Final = {
     "`int | null`": "a whole number",
     "`str | null`": "a text",
@@ -76,12 +78,12 @@ def load_settings(
     file; without it `calve.toml` or `calve.yaml` in the directory is read if there is one.
     """
     environ = os.environ if environ is None else environ
-    directory = Path(directory or Path.cwd())
+    directory = directory or _current_directory()
     file = _config_file(config, environ, directory)
     problems: list[str] = []
     given: dict[str, _Given] = {}
     for source in (
-        _from_file(file, problems) if file else (),
+        _flatten(read_document(file), "", file, problems) if file else (),
         _from_environment(environ, directory, problems),
         _from_flags(flags or {}, directory, problems),
     ):
@@ -97,26 +99,57 @@ def load_settings(
             problems.append(f"{item.origin}: {item.name}: {error}")
     if not problems:
         _derive(values, origins, environ, directory)
-        problems.extend(_contradictions(values))
+        problems.extend(contradictions(values))
+    _refuse(problems)
+    return LoadedSettings(_build(Settings, values, ""), origins, file)
+
+
+def complete(settings: Settings) -> Settings:
+    """Settings that were made by hand, with what follows from them filled in and checked."""
+    values = {name: value_of(settings, name) for name in KEYS}
+    origins = {name: DEFAULT if values[name] == KEYS[name].default else "given" for name in KEYS}
+    directory = _current_directory()
+    try:
+        values["data"] = _path(str(settings.data), directory)
+        for name, value in values.items():
+            if isinstance(value, SecretUrl):
+                values[name] = SecretUrl(_url(value.reveal(), directory))
+    except _BadValue as error:
+        raise InvalidSettings(f"the settings are not valid: {error}") from error
+    _derive(values, origins, os.environ, directory)
+    _refuse(list(contradictions(values)))
+    return _build(Settings, values, "")
+
+
+def _refuse(problems: list[str]) -> None:
     if problems:
         raise InvalidSettings(
             "\n".join(["the settings are not valid", *(f"  {line}" for line in problems)]),
             hint="`calve config show` lists every key with its value and origin",
         )
-    return LoadedSettings(_build(Settings, values, ""), origins, file)
+
+
+def _current_directory() -> Path:
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise NotFound(
+            f"the current directory cannot be found: {error.strerror}",
+            hint="it was deleted or moved, or is not yours to read; change to another one",
+        ) from error
 
 
 def _config_file(config: Path | None, environ: Mapping[str, str], directory: Path) -> Path | None:
     named = config or environ.get(_CONFIG_VARIABLE)
     if named:
         path = directory / named
-        if not path.exists():
+        if not _is_there(path):
             raise NotFound(
                 f"there is no configuration file {path}",
                 hint="`calve config init` writes one; without any, the defaults hold",
             )
         return path
-    found = [directory / name for name in CONFIG_NAMES if (directory / name).exists()]
+    found = [directory / name for name in CONFIG_NAMES if _is_there(directory / name)]
     if len(found) > 1:
         raise InvalidSettings(
             f"both {found[0].name} and {found[1].name} are in {directory}",
@@ -125,10 +158,26 @@ def _config_file(config: Path | None, environ: Mapping[str, str], directory: Pat
     return found[0] if found else None
 
 
+def _is_there(file: Path) -> bool:
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError as error:
+        raise Denied(
+            f"{file} cannot be looked for: {error.strerror}",
+            hint="check the permissions of its directory, or name another file with --config",
+        ) from error
+    except OSError as error:
+        raise InvalidSettings(f"{file} cannot be read: {error.strerror}") from error
+    return True
+
+
 def read_document(file: Path) -> dict[str, object]:
     """A TOML or YAML file as nested mappings."""
     try:
-        text = file.read_text("utf-8")
+        # Some editors begin a file with a mark that is no part of the text.
+        text = file.read_text("utf-8-sig")
     except PermissionError as error:
         raise Denied(f"{file} cannot be read", hint=f"check its permissions: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -147,8 +196,17 @@ def _parse_yaml(file: Path, text: str) -> dict[str, object]:
     # Only those who write YAML pay for loading its parser.
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """Refuses a key that stands twice; YAML's own takes the last and says nothing."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if twice := next((key for key in keys if keys.count(key) > 1), None):
+                raise yaml.MarkedYAMLError(None, None, f"{twice} is there twice", node.start_mark)
+            return super().construct_mapping(node, deep)
+
     try:
-        document = yaml.safe_load(text)
+        document = yaml.load(text, Loader)  # noqa: S506
     except yaml.YAMLError as error:
         raise InvalidSettings(f"{file} is not valid YAML: {error}") from error
     if document is None:
@@ -156,10 +214,6 @@ def _parse_yaml(file: Path, text: str) -> dict[str, object]:
     if not isinstance(document, dict):
         raise InvalidSettings(f"{file} must hold sections with keys, as calve.toml does")
     return document
-
-
-def _from_file(file: Path, problems: list[str]) -> Iterator[_Given]:
-    return _flatten(read_document(file), "", file, problems)
 
 
 def _flatten(
@@ -234,9 +288,9 @@ def _given(
     target = name.removesuffix(_FILE_SUFFIX)
     if target != name and (secret := _secret_key(target)):
         try:
-            text = (base / str(value)).expanduser().read_text("utf-8").strip()
+            text = _path(str(value), base).read_text("utf-8-sig").strip()
             yield _Given(secret, target, text, f"{origin}: {name}", base)
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, UnicodeDecodeError, _BadValue) as error:
             problems.append(f"{origin}: {name}: {error}")
     elif key is None:
         meant = nearest_key(name)
@@ -279,11 +333,11 @@ def _convert(item: _Given) -> object:
     if key.holds(Path):
         if not isinstance(value, str | Path) or not str(value):
             raise _BadValue(f"must be a path, not {_kind(value)}")
-        return Path(os.path.abspath(item.base / Path(value).expanduser()))
+        return _path(str(value), item.base)
     if key.is_secret:
         if not isinstance(value, str):
             raise _BadValue(f"must be a text, not {_kind(value)}")
-        return next(m for m in get_args(key.kind) if m is not type(None))(value)
+        return SecretUrl(_url(value, item.base)) if key.holds(SecretUrl) else Secret(value)
     if get_origin(key.kind) is Literal and value not in get_args(key.kind):
         choices = ", ".join(str(choice) for choice in get_args(key.kind))
         raise _BadValue(f"{value!r} is not one of {choices}")
@@ -291,6 +345,20 @@ def _convert(item: _Given) -> object:
         return msgspec.convert(value, key.kind)
     except msgspec.ValidationError as error:
         raise _BadValue(f"must be {_expected(error)}, not {value!r}") from error
+
+
+def _path(text: str, base: Path) -> Path:
+    try:
+        return Path(os.path.abspath(base / Path(text).expanduser()))
+    except RuntimeError as error:
+        raise _BadValue(f"{text!r} names a home directory that is not known") from error
+
+
+def _url(text: str, base: Path) -> str:
+    """The URL of a database under one name for each kind, and a file's with its whole path."""
+    if file := _SQLITE_FILE.match(text):
+        return f"{file[1]}{_path(file[2], base)}{text[file.end() :]}"
+    return _POSTGRES.sub("postgresql://", text)
 
 
 def _expected(error: msgspec.ValidationError) -> str:
@@ -318,10 +386,11 @@ def _derive(
     layout = DataLayout(data)
     derived: dict[str, object] = {
         "data": data,
-        "cache": _user_cache(environ) / "calve",
         "wal.path": layout.wal,
         "state.dsn": SecretUrl(f"sqlite:///{layout.state}"),
     }
+    if origins["cache"] == DEFAULT:
+        derived["cache"] = _user_cache(environ) / "calve"
     # A REST catalog's server chooses where tables lie, unless the user does.
     if values["catalog.type"] != "rest":
         derived["storage.dsn"] = directory_url(data)
@@ -336,38 +405,17 @@ def _derive(
 
 def _user_cache(environ: Mapping[str, str]) -> Path:
     """The platform's place for what can be fetched again."""
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
     named = environ.get("XDG_CACHE_HOME", "")
-    return Path(named) if os.path.isabs(named) else Path.home() / ".cache"
-
-
-def _contradictions(values: Mapping[str, object]) -> Iterator[str]:
-    """What each value allows but all of them together do not."""
-    yield from _store_problems(values["storage.dsn"])
-    pool = "catalog.pool"
-    least, most = values[f"{pool}.min_connections"], values[f"{pool}.max_connections"]
-    assert isinstance(least, int)
-    assert isinstance(most, int)
-    if least > most:
-        yield f"{pool}.min_connections: {least} is more than {pool}.max_connections, {most}"
-
-
-def _store_problems(dsn: object) -> Iterator[str]:
-    if dsn is None:
-        return
-    scheme, found, _ = str(dsn).partition("://")
-    directory = local_directory(str(dsn))
-    if not found or scheme not in _STORAGE_SCHEMES or (directory and not directory.is_absolute()):
-        yield (
-            f"storage.dsn: {dsn!r} is not a store; "
-            "write file:///directory, s3://bucket/prefix/ or memory://"
-        )
-    if directory and set(str(directory)) & _NOT_IN_PATHS:
-        yield (
-            f"storage.dsn: {dsn!r} has one of {' '.join(sorted(_NOT_IN_PATHS))} in it, "
-            "which Iceberg's libraries read as parts of a URL; choose another directory"
-        )
+    if os.path.isabs(named) and sys.platform != "darwin":
+        return Path(named)
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        raise InvalidSettings(
+            "cache: this user has no home directory to keep it in",
+            hint="set HOME, or name a directory as `cache`",
+        ) from error
+    return home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
 
 
 def _build(section: type[_S], values: Mapping[str, object], prefix: str) -> _S:

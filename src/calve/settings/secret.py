@@ -7,16 +7,25 @@ or an error only where somebody wrote `reveal()`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
+from urllib.parse import quote, unquote
 
 MASK: Final = "******"
+
+# Masking shorter texts would only make what is shown unreadable.
+_MASKED_LENGTH_MIN: Final = 4
 
 _SECRET_WORDS: Final = re.compile(
     r"(?i)pass(?:word|wd|phrase)|secret|token|credential|authorization|(?:api|private)[-_.]?key"
 )
 _NOT_SECRET: Final = re.compile(r"(?i)-?(?:uri|url|provider|enabled|type|expires-at-ms)$")
-_URL_PASSWORD: Final = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^/\s:@]*):[^/\s@]+@")
+# Up to the last @ of the word: a password may hold a slash or an @ that nobody encoded.
+_URL_PASSWORD: Final = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^/\s:@]*):(?P<secret>[^\s?]+)@")
+_QUERY_SECRET: Final = re.compile(
+    rf"(?P<head>[?&][\w.-]*(?:{_SECRET_WORDS.pattern.removeprefix('(?i)')})[\w.-]*=)(?P<secret>[^&\s\"']+)",
+    re.IGNORECASE,
+)
 
 
 def looks_secret(key: str) -> bool:
@@ -26,7 +35,30 @@ def looks_secret(key: str) -> bool:
 
 def mask_url(text: str) -> str:
     """The text with the password of every URL in it masked."""
-    return _URL_PASSWORD.sub(rf"\g<head>:{MASK}@", text)
+    return _QUERY_SECRET.sub(rf"\g<head>{MASK}", _URL_PASSWORD.sub(rf"\g<head>:{MASK}@", text))
+
+
+def mask_texts(text: str, hidden: Iterable[str]) -> str:
+    """The text with every hidden text masked, also where it was encoded for JSON or for a URL."""
+    for secret in hidden:
+        for form in _forms(secret):
+            text = text.replace(form, MASK)
+    return mask_url(text)
+
+
+def _forms(secret: str) -> list[str]:
+    """How a secret may be written, longest first, so that no form leaves a part of another."""
+    if len(secret) < _MASKED_LENGTH_MIN:
+        return []
+    # Only what is masked pays for loading it.
+    import json
+
+    plain = {secret, unquote(secret)}
+    forms = plain | {quote(each, safe="") for each in plain}
+    forms |= {
+        json.dumps(each, ensure_ascii=ascii_)[1:-1] for each in plain for ascii_ in (True, False)
+    }
+    return sorted(forms, key=len, reverse=True)
 
 
 class Secret:
@@ -63,10 +95,8 @@ class SecretUrl(Secret):
     __slots__ = ()
 
     def hidden_texts(self) -> tuple[str, ...]:
-        masked = _URL_PASSWORD.search(self._text)
-        if masked is None:
-            return ()
-        return (self._text[len(masked["head"]) + masked.start() + 1 : masked.end() - 1],)
+        found = (*_URL_PASSWORD.finditer(self._text), *_QUERY_SECRET.finditer(self._text))
+        return tuple(each["secret"] for each in found)
 
     def __str__(self) -> str:
         return mask_url(self._text)

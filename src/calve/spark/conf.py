@@ -6,14 +6,16 @@ session. Secrets are only in the second kind, because the first is on a process'
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from calve.errors import InvalidRequest
 from calve.settings import Settings, looks_secret
+from calve.settings.secret import _SECRET_WORDS
+from calve.spark.jdbc import POSTGRESQL, SQLITE, database_kind, jdbc
 
 ICEBERG_EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 CATALOG_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
@@ -31,7 +33,8 @@ REST_DEFAULTS: Final = {
 _ANSWER_SECONDS_MAX: Final = 30
 _BUSY_TIMEOUT_MS: Final = 60_000
 _LOOPBACK: Final = "127.0.0.1"
-_REDACTED: Final = r"(?i)secret|password|passphrase|token|credential|access[.-]?key|\.uri$"
+# What settings hide, and what Spark shows besides: a catalog's address may hold a password.
+_REDACTED: Final = rf"{_SECRET_WORDS.pattern}|access[.-]?key|\.uri$"
 _JOINED: Final = {
     "spark.driver.extraJavaOptions": " ",
     "spark.jars": ",",
@@ -53,7 +56,8 @@ def session_conf(
         "spark.jars": ",".join(map(str, jars)),
         "spark.sql.extensions": ICEBERG_EXTENSIONS,
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": " ".join(("-Duser.timezone=UTC", *java_options)),
+        # Spark's launcher splits this as a shell would, and a path may hold a space.
+        "spark.driver.extraJavaOptions": shlex.join(("-Duser.timezone=UTC", *java_options)),
         "spark.pyspark.python": sys.executable,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -84,7 +88,8 @@ def kinds_of(settings: Settings) -> frozenset[str]:
     """What the lake's catalog and store are, as far as it decides which jars Spark needs."""
     kinds: set[str] = set()
     if settings.catalog.type == "sql":
-        kinds.add("postgres" if _uri(settings).startswith("postgresql") else "sqlite")
+        assert settings.catalog.uri is not None
+        kinds.add("postgres" if database_kind(settings.catalog.uri) == POSTGRESQL else "sqlite")
     signed = settings.catalog.properties.get("rest.sigv4-enabled", "").lower() == "true"
     if settings.catalog.type == "glue" or signed or _is_s3(settings):
         kinds.add("aws")
@@ -116,6 +121,8 @@ def java_properties(settings: Settings) -> dict[str, str]:
     return {
         "aws.accessKeyId": storage.access_key_id,
         "aws.secretAccessKey": storage.secret_access_key.reveal(),
+        # Empty, it takes back the one of another lake, which these keys do not go with.
+        "aws.sessionToken": storage.properties.get("s3.session-token", ""),
     }
 
 
@@ -135,20 +142,21 @@ def _catalog(settings: Settings) -> dict[str, str]:
 
 
 def _database(settings: Settings) -> dict[str, str]:
-    common = {"type": "jdbc", "jdbc.schema-version": "V1"}
-    uri = _uri(settings)
-    if uri.startswith("sqlite:///"):
+    uri = settings.catalog.uri
+    assert uri is not None
+    database = jdbc(uri)
+    common = {
+        "type": "jdbc",
+        "jdbc.schema-version": "V1",
+        "uri": database.uri,
+        **{f"jdbc.{name}": value for name, value in database.properties.items()},
+    }
+    if database_kind(uri) == SQLITE:
         return common | {
-            "uri": f"jdbc:sqlite:{uri.removeprefix('sqlite:///')}",
             "jdbc.busy_timeout": str(_BUSY_TIMEOUT_MS),
             "jdbc.synchronous": "FULL",
         }
-    parsed = urlsplit(uri)
-    place = f"{parsed.hostname or 'localhost'}:{parsed.port or 5432}{parsed.path}"
-    login = {"jdbc.user": parsed.username, "jdbc.password": parsed.password}
     return common | {
-        "uri": f"jdbc:postgresql://{place}" + (f"?{parsed.query}" if parsed.query else ""),
-        **{key: unquote(value) for key, value in login.items() if value},
         "jdbc.connectTimeout": str(max(1, settings.catalog.pool.connection_timeout_ms // 1000)),
         "jdbc.socketTimeout": str(_ANSWER_SECONDS_MAX),
         "jdbc.ApplicationName": "calve",

@@ -10,22 +10,39 @@ import hashlib
 import importlib.resources
 import importlib.util
 import os
+import shutil
 import subprocess
 import tempfile
+import time
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from calve.errors import Corruption, Denied, MissingPart, Unavailable
+from calve.errors import Corruption, Denied, InvalidSettings, MissingPart, Unavailable
 from calve.spark.java import find_java
 
 _POLL_SECONDS: Final = 0.1
 _FETCH_SECONDS_MAX: Final = 900
 _REPORT_LINES: Final = 12
+_WORK_PREFIX: Final = ".fetch-"
+_ABANDONED_SECONDS: Final = 24 * 3600
+
+# Java ends when our end of the pipe closes, however we end: a SIGKILL leaves no time for more.
+_LEASHED: Final = """
+trap '' INT
+exec 3<&0
+"$@" 3<&- </dev/null & java=$!
+{ read -r _ <&3; kill -KILL $java; } >/dev/null 2>&1 & leash=$!
+exec 3<&-
+wait $java; code=$?
+kill $leash 2>/dev/null
+exit $code
+"""
 
 Progress = Callable[[int], None]
 
@@ -64,11 +81,13 @@ class JarCache:
 
     def verified_paths(self, jars: Iterable[Jar]) -> list[Path]:
         """The jars' files, after their content was checked."""
-        return [self._verified(jar) for jar in jars]
+        with self._named_when_unusable("read"):
+            return [self._verified(jar) for jar in jars]
 
     def is_whole(self, jar: Jar) -> bool:
         path = self.path(jar)
-        return path.is_file() and _sha256(path) == jar.sha256
+        with self._named_when_unusable("read"):
+            return path.is_file() and _sha256(path) == jar.sha256
 
     def missing(self, jars: Iterable[Jar]) -> list[Jar]:
         """What has to be fetched: jars that are not there, or not as they were pinned."""
@@ -76,19 +95,30 @@ class JarCache:
 
     def fetch(self, jar: Jar, *, ivy_settings: Path | None = None, progress: Progress) -> Path:
         """Download a jar with the Ivy that comes inside PySpark; `progress` is told the bytes."""
-        try:
+        with self._named_when_unusable("written"):
             self.directory.mkdir(parents=True, exist_ok=True)
+            _sweep(self.directory)
             # Beside its final place, so that the move is a rename; Ivy's own cache goes with it.
-            with tempfile.TemporaryDirectory(prefix=".fetch-", dir=self.directory) as work:
+            with tempfile.TemporaryDirectory(prefix=_WORK_PREFIX, dir=self.directory) as work:
                 fetched = _run_ivy(jar, Path(work), ivy_settings, progress)
                 _check(fetched, jar)
                 fetched.replace(self.path(jar))
-        except PermissionError as error:
+        return self.path(jar)
+
+    @contextmanager
+    def _named_when_unusable(self, purpose: str) -> Iterator[None]:
+        try:
+            yield
+        except (NotADirectoryError, FileExistsError) as error:
+            raise InvalidSettings(
+                f"cache: {self.directory} is not a directory, or lies below a file",
+                hint="name a directory as `cache`, or remove the file",
+            ) from error
+        except OSError as error:
             raise Denied(
-                f"the cache {self.directory} cannot be written",
+                f"cache: {error.filename or self.directory} cannot be {purpose}: {error.strerror}",
                 hint="change its permissions, or name another directory as `cache`",
             ) from error
-        return self.path(jar)
 
     def _verified(self, jar: Jar) -> Path:
         path = self.path(jar)
@@ -114,6 +144,7 @@ def _run_ivy(jar: Jar, work: Path, ivy_settings: Path | None, progress: Progress
     if ivy is None:
         raise Corruption("PySpark's own Ivy is missing", hint="reinstall `calve[spark]`")
     command = [
+        *("/bin/sh", "-c", _LEASHED, "sh"),
         *(str(find_java().executable), "-jar", str(ivy), "-cache", str(work / "ivy")),
         *("-dependency", jar.organisation, jar.module, jar.version, "-confs", "default"),
         *("-notransitive", "-retrieve", str(work / "[artifact]-[revision].[ext]")),
@@ -123,7 +154,7 @@ def _run_ivy(jar: Jar, work: Path, ivy_settings: Path | None, progress: Progress
     with (
         report.open("w") as output,
         subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.PIPE
         ) as process,
     ):
         _wait(process, work, progress)
@@ -147,8 +178,17 @@ def _wait(process: subprocess.Popen[bytes], work: Path, progress: Progress) -> N
             else:
                 return
     finally:
-        if process.poll() is None:
-            process.kill()
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what fetches left that were killed; one that is under way is much younger."""
+    for left in directory.glob(f"{_WORK_PREFIX}*"):
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _bytes_of_largest(directory: Path) -> int:

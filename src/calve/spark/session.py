@@ -11,17 +11,16 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, BinaryIO, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from calve.errors import InvalidRequest, Unavailable
+from calve.errors import Denied, InvalidRequest, Unavailable
 from calve.paths import DataLayout
 from calve.settings import Settings
 from calve.spark.conf import (
@@ -36,20 +35,15 @@ from calve.spark.conf import (
 )
 from calve.spark.jars import JarCache, needed_jars
 from calve.spark.java import find_java
+from calve.spark.process import SparkProcess
+from calve.spark.translate import SPARK_ERRORS, first_line, translating_spark
 from calve.spark.truststore import trust_options
 
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaGateway
-
-_STOP_SECONDS_MAX: Final = 30
+_LOG_BYTES_MAX: Final = 10 * 1024 * 1024
 _LOG_LINES: Final = 15
-
-
-def keep_words(error: BaseException) -> None:
-    """Let an error of Spark's, which asks its JVM for its text, outlive that JVM."""
-    if isinstance(error, Py4JError | PySparkException):
-        kind, text = type(error), str(error)
-        error.__class__ = type(kind.__name__, (kind,), {"__str__": lambda _: text})
+_SESSION_HINT: Final = (
+    "pass a running classic session, from SparkSession.builder, or leave the session to Calve"
+)
 
 
 class _SharedSpark:
@@ -57,24 +51,29 @@ class _SharedSpark:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users = 0
-        self._context: SparkContext | None = None
+        self._spark: SparkProcess | None = None
 
-    def acquire(self, settings: Settings) -> SparkContext:
+    def acquire(self, settings: Settings) -> SparkProcess:
+        """The Spark that runs; a new one, if none does or somebody stopped it or killed its JVM."""
         with self._lock:
-            if self._context is None:
-                self._context = _start(settings)
+            if self._spark is not None and not self._spark.is_alive():
+                ended, self._spark = self._spark, None
+                ended.stop()
+            if self._spark is None:
+                self._spark = _start(settings)
             else:
-                _require_jars(self._context, settings)
-            self._users += 1
-            return self._context
+                _require_jars(self._spark.context, settings)
+            self._spark.users += 1
+            return self._spark
 
-    def release(self) -> None:
+    def release(self, spark: SparkProcess) -> None:
         with self._lock:
-            self._users -= 1
-            if self._users == 0 and self._context is not None:
-                context, self._context = self._context, None
-                _stop(context)
+            spark.users -= 1
+            if spark.users:
+                return
+            if self._spark is spark:
+                self._spark = None
+            spark.stop()
 
 
 _shared: Final = _SharedSpark()
@@ -85,30 +84,39 @@ class LakeSpark:
 
     def __init__(self, settings: Settings, session: SparkSession | None = None) -> None:
         conf = catalog_conf(settings)
-        self._is_own = session is None
-        self.session = _own_session(settings) if session is None else session
+        if session is not None:
+            _require_session(session)
+        self._own: SparkProcess | None = None
         try:
-            if session is not None:
-                _require_iceberg(session)
-            for key, value in conf.items():
-                self.session.conf.set(key, value)
-            for key, value in java_properties(settings).items():
-                _jvm(self.session).java.lang.System.setProperty(key, value)
+            with translating_spark() if session is None else _refusing_session():
+                self.session = self._own_session(settings) if session is None else session
+                _set_up(self.session, conf, java_properties(settings))
         except BaseException:
             self.close()
             raise
 
+    def is_alive(self) -> bool:
+        """Whether the session can be used; one of the user's own is left to the user."""
+        return self._own is None or self._own.is_alive()
+
     def close(self) -> None:
-        if self._is_own:
-            self._is_own = False
-            _shared.release()
+        own, self._own = self._own, None
+        if own is not None:
+            _shared.release(own)
+
+    def _own_session(self, settings: Settings) -> SparkSession:
+        self._own = _shared.acquire(settings)
+        return SparkSession(self._own.context).newSession()
 
 
-def _own_session(settings: Settings) -> SparkSession:
-    return SparkSession(_shared.acquire(settings)).newSession()
+def _set_up(session: SparkSession, conf: dict[str, str], properties: dict[str, str]) -> None:
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    for key, value in properties.items():
+        _jvm(session).java.lang.System.setProperty(key, value)
 
 
-def _start(settings: Settings) -> SparkContext:
+def _start(settings: Settings) -> SparkProcess:
     find_java()
     if SparkContext._active_spark_context is not None:  # noqa: SLF001
         raise InvalidRequest(
@@ -125,38 +133,43 @@ def _start(settings: Settings) -> SparkContext:
             *([f"-Daws.profile={settings.storage.profile}"] if settings.storage.profile else []),
         ]
         conf = session_conf(settings, jars=jars, java_options=options)
-        try:
-            gateway = _launch(conf, layout.spark_log, on_loopback=is_local(settings))
-            return _context(conf, gateway)
-        except (PySparkException, Py4JError, OSError) as error:
-            raise Unavailable(
-                f"Spark did not start: {str(error).splitlines()[0]}\n"
-                f"{_last_lines(layout.spark_log)}",
-                hint=f"the whole story is in {layout.spark_log}; `calve doctor` checks the rest",
-            ) from error
+        with _open_log(layout.spark_log) as log:
+            return _started(conf, log, on_loopback=is_local(settings))
 
 
-def _context(conf: dict[str, str], gateway: Any) -> SparkContext:
-    # PySpark keeps the gateway of a session that was stopped, and would prefer it to ours.
-    SparkContext._gateway = None  # noqa: SLF001
-    SparkContext._jvm = None  # noqa: SLF001
+def _started(conf: dict[str, str], log: BinaryIO, *, on_loopback: bool) -> SparkProcess:
+    begin = log.tell()
+    spark = SparkProcess(lambda: _launch(conf, log, on_loopback=on_loopback), conf)
     try:
-        return SparkContext(
-            conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway
-        )
-    except BaseException:
-        _end_jvm(gateway)
-        raise
+        spark.start()
+    except (*SPARK_ERRORS, OSError, subprocess.SubprocessError) as error:
+        raise Unavailable(
+            f"Spark did not start: {first_line(error)}\n{_last_lines(Path(log.name), begin)}",
+            hint=f"the whole story is in {log.name}; `calve doctor` checks the rest",
+        ) from error
+    return spark
 
 
-def _launch(conf: dict[str, str], log: Path, *, on_loopback: bool) -> JavaGateway:
-    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _open_log(path: Path) -> BinaryIO:
+    """Several programs may work on one lake; each adds to the log, and it stays bounded."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > _LOG_BYTES_MAX:
+            os.truncate(path, 0)
+        return path.open("ab")
+    except OSError as error:
+        raise Denied(
+            f"Spark's log {path} cannot be written: {error.strerror}",
+            hint="change its permissions, or use another --data",
+        ) from error
+
+
+def _launch(conf: dict[str, str], log: BinaryIO, *, on_loopback: bool) -> Any:
     launch_conf = SparkConf(loadDefaults=False).setAll(list(without_secrets(conf).items()))
     # Spark reads the address of its web page from nowhere else.
-    environment = {"SPARK_LOCAL_IP": "127.0.0.1"} if on_loopback else {}
-    with log.open("wb") as output, _environment(environment):
+    with _environment({"SPARK_LOCAL_IP": "127.0.0.1"} if on_loopback else {}):
         return launch_gateway(  # type: ignore[no-untyped-call]
-            conf=launch_conf, popen_kwargs={"stdout": output, "stderr": subprocess.STDOUT}
+            conf=launch_conf, popen_kwargs={"stdout": log, "stderr": subprocess.STDOUT}
         )
 
 
@@ -174,31 +187,6 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _stop(context: SparkContext) -> None:
-    """Stop Spark and its JVM, which PySpark would keep until the program ends."""
-    gateway: Any = context._gateway  # noqa: SLF001
-    with suppress(Py4JError, OSError):
-        context.stop()
-    _end_jvm(gateway)
-
-
-def _end_jvm(gateway: Any) -> None:
-    with suppress(Py4JError, OSError):
-        gateway.shutdown()
-    SparkContext._gateway = None  # noqa: SLF001
-    SparkContext._jvm = None  # noqa: SLF001
-    process: subprocess.Popen[bytes] | None = gateway.proc
-    if process is None:
-        return
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        process.wait(_STOP_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def _require_jars(context: SparkContext, settings: Settings) -> None:
     """Spark loads jars when it starts; a lake of another kind may need more of them."""
     loaded = context.getConf().get("spark.jars", "") or ""
@@ -210,11 +198,19 @@ def _require_jars(context: SparkContext, settings: Settings) -> None:
         )
 
 
-def _require_iceberg(session: SparkSession) -> None:
-    """Refuse a user's session that could not open the catalog, before anything is changed in it."""
-    extensions = session.conf.get("spark.sql.extensions", "") or ""
-    if ICEBERG_EXTENSIONS in extensions and _can_load(session, CATALOG_CLASS):
-        return
+def _require_session(session: object) -> None:
+    """Refuse a session that could not open the catalog, before anything is changed in it."""
+    if not isinstance(session, SparkSession):
+        raise InvalidRequest(
+            f"what was passed in as spark is a {type(session).__name__}, not a Spark session",
+            hint=_SESSION_HINT,
+        )
+    if session.sparkContext._jsc is None:  # noqa: SLF001
+        raise InvalidRequest("the Spark session that was passed in is stopped", hint=_SESSION_HINT)
+    with _refusing_session():
+        extensions = session.conf.get("spark.sql.extensions", "") or ""
+        if ICEBERG_EXTENSIONS in extensions and _can_load(session, CATALOG_CLASS):
+            return
     raise InvalidRequest(
         "the Spark session that was passed in has no Iceberg",
         hint=f"start it with Iceberg's runtime jar and spark.sql.extensions={ICEBERG_EXTENSIONS}, "
@@ -222,10 +218,21 @@ def _require_iceberg(session: SparkSession) -> None:
     )
 
 
+@contextmanager
+def _refusing_session() -> Iterator[None]:
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        raise InvalidRequest(
+            f"the Spark session that was passed in does not work: {first_line(error)}",
+            hint=_SESSION_HINT,
+        ) from error
+
+
 def _can_load(session: SparkSession, class_name: str) -> bool:
     try:
         _jvm(session).Thread.currentThread().getContextClassLoader().loadClass(class_name)
-    except Py4JError:
+    except Py4JJavaError:
         return False
     return True
 
@@ -234,8 +241,9 @@ def _jvm(session: SparkSession) -> Any:
     return session._jvm  # noqa: SLF001
 
 
-def _last_lines(log: Path) -> str:
-    if not log.exists():
-        return ""
-    lines = log.read_text("utf-8", "replace").splitlines()
+def _last_lines(log: Path, begin: int) -> str:
+    """The end of what was written since `begin`."""
+    with log.open("rb") as text:
+        text.seek(begin)
+        lines = text.read().decode("utf-8", "replace").splitlines()
     return "\n".join(f"  {line[:300]}" for line in lines[-_LOG_LINES:])

@@ -9,7 +9,11 @@ from typing import Final
 
 import boto3
 from botocore.config import Config
-from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+from botocore.credentials import (
+    AssumeRoleCredentialFetcher,
+    Credentials,
+    DeferredRefreshableCredentials,
+)
 from botocore.session import Session as BotocoreSession
 
 from calve.errors import Denied
@@ -35,12 +39,22 @@ def aws_session(storage: StorageSettings) -> boto3.Session:
 def signing_session(storage: StorageSettings) -> BotocoreSession:
     """The inner session, for libraries that sign requests themselves."""
     session = aws_session(storage)
-    if session.get_credentials() is None:
-        raise Denied(
-            "requests are to be signed, and there are no AWS credentials to sign them with",
-            hint="set storage.access_key_id and secret_access_key, profile, or AWS_PROFILE",
-        )
+    credentials_of(session, purpose="sign requests with")
     return session._session  # noqa: SLF001
+
+
+def credentials_of(session: boto3.Session, *, purpose: str) -> Credentials:
+    """The session's credentials, which a machine or a profile need not have."""
+    credentials = session.get_credentials()
+    if credentials is None:
+        profile = session.profile_name
+        raise Denied(
+            f"there are no AWS credentials to {purpose}"
+            + (f" in the profile {profile}" if profile != "default" else ""),
+            hint="set storage.access_key_id and secret_access_key, or a storage.profile that has "
+            "credentials; `aws sts get-caller-identity` shows whose are found",
+        )
+    return credentials
 
 
 def client_config(retry: RetrySettings) -> Config:
@@ -55,7 +69,7 @@ def client_config(retry: RetrySettings) -> Config:
 def _in_role(session: boto3.Session, role_arn: str) -> boto3.Session:
     fetcher = AssumeRoleCredentialFetcher(
         client_creator=session._session.create_client,  # noqa: SLF001
-        source_credentials=session.get_credentials(),
+        source_credentials=credentials_of(session, purpose=f"assume {role_arn} with"),
         role_arn=role_arn,
         extra_args={"RoleSessionName": _ROLE_SESSION},
     )

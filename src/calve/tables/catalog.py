@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, Self
+from uuid import uuid4
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -22,7 +23,8 @@ from calve.tables.cache import CacheInfo, TableCache
 from calve.tables.connect import connect_catalog, require_lake, warehouse_url
 from calve.tables.names import NameMap
 from calve.tables.stores import memory
-from calve.tables.translate import translating
+from calve.tables.stores.listing import is_taken
+from calve.tables.translate import require_creatable, translating
 
 # Both PyIceberg and Spark read these from the table: with the libraries' own four tries, a handful
 # of processes that append at once run out of them.
@@ -67,16 +69,22 @@ class LakeCatalog:
         properties: dict[str, str] | None = None,
     ) -> Table:
         parsed = _parsed(name)
+        wanted = _COMMIT_RETRIES | (properties or {})
+        require_creatable(
+            schema, partition_spec=partition_spec, sort_order=sort_order, properties=wanted
+        )
         with translating():
             self._create_namespace(parsed)
-            return self.iceberg.create_table(
+            table = self.iceberg.create_table(
                 self._names.identifier(parsed),
                 schema,
-                location=self.warehouse and table_location(self.warehouse, parsed),
+                location=self._free_location(parsed),
                 partition_spec=partition_spec,
                 sort_order=sort_order,
-                properties=_COMMIT_RETRIES | (properties or {}),
+                properties=wanted,
             )
+        self._cache.forget(parsed)
+        return table
 
     def load_table(self, name: TableName | str) -> Table:
         """The table as it is now."""
@@ -113,6 +121,7 @@ class LakeCatalog:
                 self._names.identifier(old), self._names.identifier(new)
             )
         self._cache.forget(old)
+        self._cache.forget(new)
         return renamed
 
     def cache_info(self) -> CacheInfo | None:
@@ -132,6 +141,19 @@ class LakeCatalog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _free_location(self, name: TableName) -> str | None:
+        """The table's place, or one beside it where files of an earlier table still lie.
+
+        A table that was dropped leaves its files, and one that was renamed keeps its place: two
+        tables in one directory would one day clear away each other's files.
+        """
+        if self.warehouse is None:
+            return None
+        location = table_location(self.warehouse, name)
+        if is_taken(self.iceberg.properties, location):
+            return f"{location}-{uuid4().hex[:8]}"
+        return location
 
     def _namespaces(self) -> Iterator[tuple[str, ...]]:
         for namespace in self.iceberg.list_namespaces():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,7 @@ _URI_HINT: Final = "write sqlite:////absolute/path/catalog.db or postgresql://us
 def require_lake(settings: Settings) -> None:
     """Refuse a lake whose catalog is a file that does not exist, instead of making an empty one."""
     file = _sqlite_file(settings)
-    if file is not None and not file.exists():
+    if file is not None and not _is_there(file):
         raise NotFound(
             f"there is no lake in {settings.data}",
             hint="name its directory with --data, or make one by creating a table",
@@ -80,22 +81,29 @@ def _sql_catalog(settings: Settings, properties: dict[str, str], *, create: bool
     url = _database_url(settings)
     match url.get_backend_name():
         case "sqlite":
+            # First, so that the directory above the catalog's file is its owner's alone.
             _make_store(properties["warehouse"])
             if file := _sqlite_file(settings):
                 make_directory(file.parent, purpose="catalog.uri")
             engine = sqlite_engine(url)
-        case "postgresql":
+        case "postgresql" | "postgres":
             postgres = load_part("postgres", "calve.tables.catalogs.postgres")
             engine = postgres.postgres_engine(url, settings.catalog.pool)
-            _make_store(properties["warehouse"])
         case other:
             raise InvalidSettings(
                 f"catalog.uri: {settings.catalog.uri} is a database of the unknown kind {other}",
                 hint=_URI_HINT,
             )
-    return EngineCatalog(
-        settings.catalog.name, engine, properties, retry=settings.retry, create=create
-    )
+    try:
+        if create:
+            _make_store(properties["warehouse"])
+        return EngineCatalog(
+            settings.catalog.name, engine, properties, retry=settings.retry, create=create
+        )
+    except BaseException:
+        # Nobody else knows the engine yet, and its pool has threads.
+        engine.dispose()
+        raise
 
 
 def _database_url(settings: Settings) -> URL:
@@ -161,9 +169,33 @@ def make_directory(path: Path, *, purpose: str) -> None:
             f"{purpose}: {path} is not a directory", hint="name a directory, or a new path"
         ) from error
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise _too_long(path, purpose) from error
         raise _not_writable(path, purpose) from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise _not_writable(path, purpose)
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise _too_long(file, "catalog.uri") from error
+        raise Denied(
+            f"catalog.uri: {file} cannot be looked at: {error.strerror}",
+            hint="change the permissions above it, or name another directory (--data)",
+        ) from error
+    return True
+
+
+def _too_long(path: Path, purpose: str) -> InvalidSettings:
+    return InvalidSettings(
+        f"{purpose}: {path} has a name that is too long for this file system",
+        hint="name a directory with a shorter path (--data)",
+    )
 
 
 def _not_writable(path: Path, purpose: str) -> Denied:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from gzip import BadGzipFile
+from typing import Any, Final
 
+import pyarrow as pa
 import requests
 from pyiceberg import exceptions as iceberg
+from pyiceberg.catalog import Catalog
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import SortOrder
 from sqlalchemy import exc as sql
 
 from calve.errors import (
@@ -16,6 +25,7 @@ from calve.errors import (
     Corruption,
     Denied,
     InvalidRequest,
+    InvalidSettings,
     NotFound,
     Unavailable,
     UnknownOutcome,
@@ -32,6 +42,10 @@ _NO_ACCESS = re.compile(
     r"|HTTP status 40[13]|HTTP status 400\) during HeadObject"
 )
 _NO_BUCKET = re.compile(r"(?i)no.?such.?bucket|bucket .* does not exist")
+_NO_PRIVILEGE = re.compile(r"(?i)permission denied|must be owner|insufficient.?privilege")
+_TABLE_FILE = re.compile(r"\.(json|json\.gz|avro|parquet|orc|puffin)\b")
+
+_RESTORE: Final = "restore the file from a copy of the store; the catalog itself is not affected"
 
 _KINDS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[CalveError], str], ...] = (
     (
@@ -96,7 +110,7 @@ def translated(error: Exception) -> CalveError | None:
             f"the server's certificate is not trusted: {_first_line(error)}",
             hint="name the file of its CA in catalog.properties.ssl.cabundle",
         )
-    if special := _of_aws(error):
+    if special := _of_aws(error) or _of_answer(error) or _of_file(error):
         return special
     if isinstance(error, sql.DatabaseError) and _DAMAGED.search(str(error)):
         return Corruption(
@@ -106,6 +120,12 @@ def translated(error: Exception) -> CalveError | None:
     if isinstance(error, sql.OperationalError) and _UNREADABLE.search(str(error)):
         return Denied(
             mask_url(_first_line(error)), hint="check the permissions of the catalog's database"
+        )
+    if isinstance(error, sql.DBAPIError) and _NO_PRIVILEGE.search(str(error)):
+        return Denied(
+            mask_url(_first_line(error)),
+            hint="let the owner of the catalog's database grant this user the right: to make a "
+            "lake, CREATE on its schema; to use one, SELECT, INSERT, UPDATE and DELETE",
         )
     for kinds, translation, hint in _KINDS:
         if isinstance(error, kinds):
@@ -130,6 +150,111 @@ def _of_aws(error: Exception) -> CalveError | None:
     return Unavailable(text, hint="check storage.endpoint and storage.region, then try again")
 
 
+def _of_answer(error: Exception) -> CalveError | None:
+    """An answer that PyIceberg could not read. Never its text, which can hold an access token."""
+    title = str(getattr(error, "title", ""))
+    if not _is_pydantic(error) or not title.endswith("Response"):
+        return None
+    if title == "TokenResponse":
+        return InvalidSettings(
+            "the token endpoint's answer is not an OAuth2 token; "
+            "what answers there is not an Iceberg REST catalog's login",
+            hint="check catalog.properties.oauth2-server-uri, or catalog.uri if that is not set",
+        )
+    if title == "ConfigResponse":
+        return InvalidSettings(
+            "what answers at catalog.uri is not an Iceberg REST catalog",
+            hint="check the address: the server's, with its path, without the /v1",
+        )
+    if title == "CommitTableResponse":
+        return UnknownOutcome(
+            "the catalog's server answered a commit with something that cannot be read",
+            hint="look at the table before trying again: the commit may have happened",
+        )
+    return Unavailable(
+        f"the answer of the catalog's server is not an Iceberg REST catalog's {title}",
+        hint="look for a proxy in between; if there is none, the server is not one that "
+        "PyIceberg understands",
+    )
+
+
+def _of_file(error: Exception) -> CalveError | None:
+    """A file of a table that is missing or cannot be read, where the catalog did not name it."""
+    if isinstance(error, FileNotFoundError) and _TABLE_FILE.search(str(error)):
+        return Corruption(f"a file of the table is missing: {_first_line(error)}", hint=_RESTORE)
+    if isinstance(error, iceberg.ValidationError) and _is_pydantic(error.__cause__):
+        return Corruption(f"the table's metadata is damaged: {_first_line(error)}", hint=_RESTORE)
+    return None
+
+
+def _is_pydantic(error: BaseException | None) -> bool:
+    # Pydantic is PyIceberg's, not ours to import.
+    return type(error).__module__.startswith("pydantic") and isinstance(error, ValueError)
+
+
+@contextmanager
+def reading_metadata(location: str) -> Iterator[None]:
+    """Name the metadata file when it is missing or damaged."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise Corruption(
+            f"the table's metadata is missing: {location}",
+            hint=_RESTORE,
+            context={"file": location},
+        ) from error
+    # Text that is no UTF-8 and a damaged gzip are told apart from nothing else here.
+    except (iceberg.ValidationError, ValueError, BadGzipFile, EOFError, zlib.error) as error:
+        raise Corruption(
+            f"the table's metadata is damaged: {location}: {_first_line(error)}",
+            hint=_RESTORE,
+            context={"file": location},
+        ) from error
+
+
+def require_creatable(
+    schema: Schema | pa.Schema,
+    *,
+    partition_spec: PartitionSpec,
+    sort_order: SortOrder,
+    properties: Mapping[str, str],
+) -> None:
+    """Refuse what no catalog would take, before anything is made.
+
+    Works in memory on the caller's values alone, so that whatever fails here is a mistake in them.
+    """
+    if not isinstance(schema, Schema | pa.Schema):
+        raise InvalidRequest(
+            "a table's schema is a pyarrow.Schema or a pyiceberg Schema, "
+            f"not {type(schema).__name__}",
+            hint='write pyarrow.schema([("id", pyarrow.int64()), …])',
+        )
+    # Loading it waits until a table is made.
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+
+    try:
+        version = int(properties.get("format-version", 2))
+        new_table_metadata(
+            Catalog._convert_schema_if_needed(schema, version),  # type: ignore[arg-type] # noqa: SLF001
+            partition_spec,
+            sort_order,
+            location="",
+            properties=dict(properties),
+        )
+    except (ValueError, TypeError, UnsupportedPyArrowTypeException) as error:
+        raise InvalidRequest(
+            f"the table cannot be created: {_reason(error)}",
+            hint="name each column once, and cast what Iceberg has no type for: null columns to a "
+            "real type, timestamps to microseconds",
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Of pydantic's many lines, the one that tells."""
+    details: Any = error
+    return str(details.errors()[0]["msg"]) if _is_pydantic(error) else _first_line(error)
+
+
 @contextmanager
 def translating() -> Iterator[None]:
     """Raise what happens inside as an error of Calve."""
@@ -141,7 +266,8 @@ def translating() -> Iterator[None]:
         translation = translated(error)
         if translation is None:
             raise
-        raise translation from error
+        # What could not be read is kept out of tracebacks too.
+        raise translation from (None if _is_pydantic(error) else error)
 
 
 def _first_line(error: Exception) -> str:

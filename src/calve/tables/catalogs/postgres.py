@@ -7,6 +7,7 @@ server's answer is bounded too, so that a server which falls silent is an error 
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any, Final
 
 import psycopg
@@ -15,7 +16,7 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import NullPool
 
-from calve.errors import CalveError, Denied, NotFound, Unavailable
+from calve.errors import CalveError, Denied, InvalidSettings, NotFound, Unavailable
 from calve.settings import PoolSettings, mask_url
 
 _ANSWER_SECONDS_MAX: Final = 30.0
@@ -36,7 +37,7 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def postgres_engine(url: URL, settings: PoolSettings) -> Engine:
-    """Connect once to learn what is wrong, if anything; then open the pool."""
+    """Connect by hand to learn what is wrong, if anything; then open the pool."""
     address = url.set(drivername="postgresql").render_as_string(hide_password=False)
     timeout_seconds = settings.connection_timeout_ms / 1000
     arguments = {
@@ -44,7 +45,7 @@ def postgres_engine(url: URL, settings: PoolSettings) -> Engine:
         "connect_timeout": max(2, round(timeout_seconds)),
         "application_name": "calve",
     }
-    _try(address, arguments)
+    _try(address, arguments, connections=max(1, settings.min_connections))
     pool = ConnectionPool(
         address,
         connection_class=BoundedConnection,
@@ -59,7 +60,7 @@ def postgres_engine(url: URL, settings: PoolSettings) -> Engine:
         open=False,
         name="calve-catalog",
     )
-    pool.open(wait=True, timeout=timeout_seconds + _ANSWER_SECONDS_MAX)
+    _open(pool, settings, seconds_max=timeout_seconds + _ANSWER_SECONDS_MAX)
     engine = create_engine(
         url.set(drivername="postgresql+psycopg"),
         creator=lambda: _take(pool, settings, address, arguments),
@@ -67,6 +68,19 @@ def postgres_engine(url: URL, settings: PoolSettings) -> Engine:
     )
     event.listen(engine, "engine_disposed", lambda _: pool.close())
     return engine
+
+
+def _open(
+    pool: ConnectionPool[BoundedConnection], settings: PoolSettings, *, seconds_max: float
+) -> None:
+    try:
+        pool.open(wait=True, timeout=seconds_max)
+    except PoolTimeout as error:
+        raise Unavailable(
+            f"catalog.pool.min_connections: PostgreSQL opened fewer than "
+            f"{settings.min_connections} connections within {seconds_max:.0f} s",
+            hint="lower catalog.pool.min_connections, or see what keeps the server busy",
+        ) from error
 
 
 def _take(
@@ -81,7 +95,7 @@ def _take(
     except PoolTimeout as error:
         if pool.get_stats().get("pool_size", 0) < settings.max_connections:
             # The pool could open more and did not: the server itself says why.
-            _try(address, arguments)
+            _try(address, arguments, connections=1)
         raise Unavailable(
             f"no connection to the catalog came free within {settings.connection_timeout_ms} ms; "
             f"all {settings.max_connections} are in use",
@@ -89,17 +103,34 @@ def _take(
         ) from error
 
 
-def _try(address: str, arguments: dict[str, Any]) -> None:
-    try:
-        with BoundedConnection.connect(address, **arguments) as connection:
-            connection.execute("select 1")
-    except psycopg.OperationalError as error:
-        raise _refusal(error, mask_url(address)) from error
+def _try(address: str, arguments: dict[str, Any], *, connections: int) -> None:
+    """Have so many connections at once; the pool would only wait for one that is refused."""
+    shown = mask_url(address)
+    with ExitStack() as held:
+        for opened in range(connections):
+            try:
+                connection = held.enter_context(BoundedConnection.connect(address, **arguments))
+                connection.execute("select 1")
+            except psycopg.OperationalError as error:
+                if opened == 0:
+                    raise _refusal(error, shown) from error
+                raise Unavailable(
+                    f"catalog.pool.min_connections: PostgreSQL at {shown} gave {opened} of "
+                    f"{connections} connections: {_said(error)}",
+                    hint="lower it, or raise the connection limit of the user, the database or "
+                    "the server",
+                ) from error
+            except psycopg.ProgrammingError as error:
+                raise InvalidSettings(
+                    f"catalog.uri: {shown} is not an address that PostgreSQL takes: "
+                    f"{mask_url(_said(error))}",
+                    hint="write postgresql://user:password@host:5432/database, and after a ? only "
+                    "parameters of libpq, such as sslmode=require",
+                ) from error
 
 
 def _refusal(error: psycopg.OperationalError, shown: str) -> CalveError:
-    text = str(error).strip()
-    said = text.splitlines()[0]
+    text, said = str(error), _said(error)
     if "authentication failed" in text or "no password supplied" in text or "pg_hba" in text:
         return Denied(
             f"PostgreSQL at {shown} refused the login: {said}",
@@ -113,3 +144,7 @@ def _refusal(error: psycopg.OperationalError, shown: str) -> CalveError:
         f"PostgreSQL at {shown} cannot be reached: {said}",
         hint="check host and port in catalog.uri, and that the server runs",
     )
+
+
+def _said(error: psycopg.Error) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -16,7 +16,7 @@ from pyiceberg.catalog import BOTOCORE_SESSION
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.rest.auth import AuthManager, LegacyOAuth2AuthManager
 from pyiceberg.catalog.rest.response import TokenResponse
-from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.exceptions import CommitStateUnknownException, ServiceUnavailableError
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from requests import PreparedRequest, Response, Session
@@ -26,7 +26,7 @@ from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import MaxRetryError, NewConnectionError, SSLError
 from urllib3.util import Retry
 
-from calve.errors import Denied
+from calve.errors import CalveError, Denied
 from calve.settings import RetrySettings
 
 # The names that Iceberg's Java client gives to its time-outs.
@@ -37,11 +37,13 @@ ANSWER_TIMEOUT_MS: Final = 30_000
 
 _NESTED: Final = ("ssl.", "auth.")
 _READS: Final = frozenset({"GET", "HEAD"})
-# By these the server says that it has done nothing; any request may be sent again.
-_NOT_DONE: Final = frozenset({429, 503})
-_PASSING: Final = frozenset({500, 502, 504}) | _NOT_DONE
+# By this a server says that it has done nothing; any request may be sent again. A 503 says no such
+# thing: a proxy also sends it for a server that did the work and then lost the connection.
+_NOT_DONE: Final = frozenset({429})
+_PASSING: Final = frozenset({500, 502, 503, 504}) | _NOT_DONE
 _RENEW_SECONDS_BEFORE: Final = 60.0
 _LIFE_USED_MAX: Final = 0.6
+_RENEW_AGAIN_SECONDS: Final = 0.5
 
 
 class CalveRestCatalog(RestCatalog):
@@ -74,11 +76,16 @@ class CalveRestCatalog(RestCatalog):
     ) -> CommitTableResponse:
         try:
             response: CommitTableResponse = super().commit_table(table, requirements, updates)
-        except RequestException as error:
-            if _was_never_sent(error):
+        except ValueError:
+            # What it said cannot be read, and may hold secrets.
+            raise CommitStateUnknownException(
+                "the catalog's answer to a commit cannot be read"
+            ) from None
+        except (RequestException, ServiceUnavailableError) as error:
+            if isinstance(error, RequestException) and _was_never_sent(error):
                 raise
             raise CommitStateUnknownException(
-                f"the connection to the catalog broke during a commit: {error}"
+                f"the catalog gave no clear answer to a commit: {error}"
             ) from error
         return response
 
@@ -135,13 +142,23 @@ class RenewingTokens(LegacyOAuth2AuthManager):
     def __init__(self, **config: Any) -> None:
         self._lock = threading.Lock()
         self._renew_at = 0.0
+        self._ends_at = 0.0
         super().__init__(**config)
 
     def auth_header(self) -> str:
         with self._lock:
             if time.monotonic() >= self._renew_at:
-                self._refresh_token()
+                self._renew()
             return super().auth_header()
+
+    def _renew(self) -> None:
+        try:
+            self._refresh_token()
+        except (CalveError, RequestException, ValueError):
+            # The old token still opens the door; only when it ends is this the caller's trouble.
+            if time.monotonic() >= self._ends_at:
+                raise
+            self._renew_at = time.monotonic() + _RENEW_AGAIN_SECONDS
 
     def _fetch_access_token(self, credential: str) -> str:
         client_id, found, secret = credential.partition(":")
@@ -166,6 +183,7 @@ class RenewingTokens(LegacyOAuth2AuthManager):
         response.raise_for_status()
         token = TokenResponse.model_validate_json(response.text)
         self._renew_at = time.monotonic() + seconds_of_use(token.expires_in)
+        self._ends_at = time.monotonic() + (token.expires_in or 0)
         return token.access_token
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyiceberg.catalog import MetastoreCatalog
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 from calve.errors import NotFound
 from calve.settings import RetrySettings
 from calve.tables.retry import retried
+from calve.tables.translate import reading_metadata
 
 _INIT_ATTEMPTS: Final = 5
 
@@ -86,6 +87,10 @@ class EngineCatalog(SqlCatalog):
             raise CommitStateUnknownException(
                 f"the connection to the catalog broke during a commit: {error.orig}"
             ) from error
+
+    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
+        with reading_metadata(str(orm_table.metadata_location)):
+            return super()._convert_orm_to_iceberg(orm_table)
 
     def _init_catalog_among_others(self) -> None:
         """Create the catalog's tables, or find that another process is creating them just now."""

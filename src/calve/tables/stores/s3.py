@@ -8,6 +8,7 @@ instead, whose temporary credentials are taken anew for each file once they have
 from __future__ import annotations
 
 import threading
+from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from pyarrow.fs import FileSystem
@@ -74,7 +75,8 @@ class RenewingFileIO(PyArrowFileIO):
     def _valid_store(self, scheme: str, netloc: str | None = None) -> FileSystem:
         if scheme != SCHEME:
             return self._plain(scheme, netloc)
-        credentials = self._session.get_credentials().get_frozen_credentials()
+        held = _aws().credentials_of(self._session, purpose="open files in S3 with")
+        credentials = held.get_frozen_credentials()
         with self._lock:
             if credentials != self._credentials:
                 self._credentials = credentials
@@ -90,10 +92,13 @@ class RenewingFileIO(PyArrowFileIO):
             return self._stores[netloc]
 
 
+def _aws() -> ModuleType:
+    return load_part("aws", "calve.tables.aws")
+
+
 def _session(properties: Properties) -> Session:
-    aws = load_part("aws", "calve.tables.aws")
     secret = properties.get(_SECRET)
-    session: Session = aws.aws_session(
+    session: Session = _aws().aws_session(
         StorageSettings(
             region=properties.get("s3.region"),
             access_key_id=properties.get(_KEY),
