@@ -88,7 +88,7 @@ def _frame_reader(frame: Any, target: pa.Schema | None) -> pa.RecordBatchReader:
 
 
 def _columns_reader(data: Mapping[Any, Any], target: pa.Schema | None) -> pa.RecordBatchReader:
-    """A dict of columns. Lists follow the rules of rows; arrays keep the type they have."""
+    """A dict of columns: lists, or arrays, whose values follow the rules of rows."""
     columns = {str(name): _values(name, values) for name, values in data.items()}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
