@@ -13,17 +13,29 @@ if TYPE_CHECKING:
     from calve.errors import CalveError
     from calve.lake import Lake, open  # noqa: A004
     from calve.settings import Settings, load_settings
+    from calve.testdata import generate_test_data, write_parquet_batch
 
 __version__ = "0.1.0"
 
-__all__ = ["CalveError", "Lake", "Settings", "__version__", "load_settings", "open"]
+__all__ = [
+    "CalveError",
+    "Lake",
+    "Settings",
+    "__version__",
+    "generate_test_data",
+    "load_settings",
+    "open",
+    "write_parquet_batch",
+]
 
 _HOMES = {
     "CalveError": "calve.errors",
     "Lake": "calve.lake",
     "Settings": "calve.settings",
+    "generate_test_data": "calve.testdata",
     "load_settings": "calve.settings",
     "open": "calve.lake",
+    "write_parquet_batch": "calve.testdata",
 }
 
 

@@ -1,0 +1,7 @@
+"""Rows from anywhere, as a stream of Arrow batches that fit a table. Memory is bounded."""
+
+from calve.tables.inputs.conform import conform
+from calve.tables.inputs.infer import infer_schema
+from calve.tables.inputs.sources import open_input
+
+__all__ = ["conform", "infer_schema", "open_input"]

@@ -1,0 +1,17 @@
+"""The schema that data suggests, for a table that does not exist yet."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from calve.tables.inputs.sources import open_input
+
+
+def infer_schema(data: object, format: str | None = None) -> pa.Schema:  # noqa: A002
+    """The Arrow schema of the table that could hold `data`.
+
+    Text files are looked at from the beginning: the first 4 MiB, or 10,000 rows. A file object,
+    standard input or another source that can be read only once is consumed by this.
+    """
+    with open_input(data, format=format) as reader:
+        return reader.schema

@@ -1,0 +1,180 @@
+"""What a table is made from: schema, partitioning, sort order and properties.
+
+`define_table` reads a PyIceberg schema, an Arrow schema, a mapping of names to types or a JSON
+file, and refuses what would make a table that cannot be written or that Spark cannot read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
+
+from calve.errors import InvalidRequest
+from calve.tables.columns import check_columns, check_names
+from calve.tables.schema_file import SchemaFile, read_schema_file, schema_of
+from calve.tables.transforms import partition_spec, sort_order
+from calve.tables.types import parse_type, type_name
+
+ColumnTypes: TypeAlias = Mapping[str, str | IcebergType | pa.DataType]
+SchemaSource: TypeAlias = Schema | pa.Schema | ColumnTypes | str | PathLike[str]
+
+_FORMAT_VERSION: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """Everything that `create_table` needs besides a name."""
+
+    schema: Schema
+    partition_spec: PartitionSpec
+    sort_order: SortOrder
+    properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def define_table(
+    source: SchemaSource,
+    *,
+    partition_by: Sequence[str] = (),
+    sort_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+) -> TableDefinition:
+    """Check a schema and all that goes with it.
+
+    A path names a JSON file. What is given here comes before what the file says: `partition_by` and
+    `sort_by` replace the file's, `properties` are added to it.
+    """
+    written = _read(source)
+    schema = _checked(written.schema)
+    return TableDefinition(
+        schema=schema,
+        partition_spec=partition_spec(
+            _expressions(partition_by, "partition_by") or written.partition_by, schema
+        ),
+        sort_order=sort_order(_expressions(sort_by, "sort_by") or written.sort_by, schema),
+        properties=MappingProxyType({**written.properties, **_properties(properties or {})}),
+    )
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema in which rows for this table are handed over."""
+    converted: pa.Schema = schema_to_pyarrow(schema, include_field_ids=False)
+    return converted
+
+
+def _read(source: SchemaSource) -> SchemaFile:
+    if isinstance(source, str | PathLike):
+        return read_schema_file(Path(source))
+    return SchemaFile(_schema(source))
+
+
+def _schema(source: object) -> Schema:
+    if isinstance(source, Schema):
+        return source
+    if isinstance(source, pa.Schema):
+        return schema_from_arrow(source)
+    if isinstance(source, Mapping):
+        return _from_mapping(source)
+    raise InvalidRequest(
+        f"a schema cannot be made from {type(source).__name__}",
+        hint="give a PyIceberg schema, an Arrow schema, {name: type}, or the path of a JSON file",
+    )
+
+
+def schema_from_arrow(source: pa.Schema) -> Schema:
+    """The Iceberg schema for an Arrow schema, with ids of its own."""
+    fields = [
+        NestedField(
+            number,
+            column.name,
+            _column_type(column.name, column.type),
+            required=not column.nullable,
+            doc=_doc(column),
+        )
+        for number, column in enumerate(source, 1)
+    ]
+    return schema_of(fields)
+
+
+def _doc(column: pa.Field) -> str | None:
+    doc = (column.metadata or {}).get(b"doc")
+    return doc.decode("utf-8", "replace") if doc else None
+
+
+def _from_mapping(source: Mapping[object, object]) -> Schema:
+    fields = []
+    for number, (name, kind) in enumerate(source.items(), 1):
+        if not isinstance(name, str):
+            raise InvalidRequest(f"column name {name!r} is not text", hint="write {name: type}")
+        fields.append(NestedField(number, name, _column_type(name, kind), required=False))
+    return schema_of(fields)
+
+
+def _column_type(name: str, kind: Any) -> IcebergType:
+    try:
+        return parse_type(kind)
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"column {name!r}: {error.message}", hint=error.hint, context={"column": name}
+        ) from error
+
+
+def _checked(schema: Schema) -> Schema:
+    if not schema.fields:
+        raise InvalidRequest("a table needs at least one column", hint="name one in the schema")
+    check_columns([column.name for column in schema.fields])
+    for column in schema.fields:
+        _check_type(column.field_type, column.name)
+    # Ids of its own; those that name the identifier fields go along.
+    return assign_fresh_schema_ids(schema)
+
+
+def _check_type(source: IcebergType, column: str) -> None:
+    if source.minimum_format_version() > _FORMAT_VERSION:
+        raise InvalidRequest(
+            f"column {column!r}: {type_name(source)} needs a table of format "
+            f"{source.minimum_format_version()}, and tables are written in {_FORMAT_VERSION}",
+            hint="use timestamp or timestamptz, which keep microseconds; "
+            "nanoseconds fit a long beside them",
+            context={"column": column},
+        )
+    if isinstance(source, StructType):
+        if not source.fields:
+            raise InvalidRequest(
+                f"column {column!r}: a struct needs at least one field",
+                hint="name its fields, or leave the column out",
+                context={"column": column},
+            )
+        check_names([part.name for part in source.fields], what="field")
+        for part in source.fields:
+            _check_type(part.field_type, column)
+    elif isinstance(source, ListType):
+        _check_type(source.element_type, column)
+    elif isinstance(source, MapType):
+        _check_type(source.key_type, column)
+        _check_type(source.value_type, column)
+
+
+def _expressions(given: Sequence[str], what: str) -> Sequence[str]:
+    if isinstance(given, str):
+        raise InvalidRequest(f"{what} is one text", hint=f"write {what}=[{given!r}]")
+    return tuple(given)
+
+
+def _properties(given: Mapping[Any, Any]) -> dict[str, str]:
+    for key, value in given.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidRequest(
+                f"property {key!r} is not text", hint="properties map text to text"
+            )
+    return dict(given)
