@@ -13,6 +13,7 @@ from calve.condition.checks import checked
 from calve.condition.columns import Column, Scope
 from calve.condition.facts import Fact
 from calve.condition.grammar import check_size, read_tree
+from calve.condition.nan import guarded_text
 from calve.condition.outline import outline
 from calve.condition.spark import spark_text
 from calve.condition.text import duckdb_text
@@ -46,6 +47,15 @@ class Condition:
     def duckdb_sql(self) -> str:
         """The condition for DuckDB, in a session with `SESSION`; true, false or null."""
         return self._duckdb
+
+    def duckdb_filter(self) -> str:
+        """The condition for DuckDB's WHERE over files or Arrow data, which may hold NaN.
+
+        DuckDB leaves out what Parquet's bounds exclude, and those say nothing of NaN; filters on
+        Arrow data it hands to Arrow, to which NaN is above nothing. Either way `d > 5` loses the
+        rows where d is NaN, so floating columns are written in a form that neither looks into.
+        """
+        return guarded_text(self._tree, self.used)
 
     def spark_sql(self) -> str:
         """The condition for Spark SQL in its ANSI mode and a session in UTC.
