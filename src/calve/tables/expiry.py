@@ -1,0 +1,79 @@
+"""Forgetting old snapshots and deleting the files that nobody refers to any more.
+
+A file goes only when the table, read again after the commit, proves that no kept snapshot needs
+it. If deleting is cut short, the files left over belong to nobody, and orphan removal finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+
+from calve.tables.snapshots import as_utc
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What was removed, or would be."""
+
+    snapshot_ids: tuple[int, ...]
+    files: tuple[str, ...]
+    is_dry_run: bool
+
+
+def expire_snapshots(table: Table, older_than: datetime, *, dry_run: bool = False) -> Expiry:
+    """Forget snapshots from before a time, except what a branch or a tag leads to."""
+    before = table.metadata
+    expired = expired_ids(before, int(as_utc(older_than).timestamp() * 1000))
+    if not expired:
+        return Expiry((), (), dry_run)
+    gone = [each for each in before.snapshots if each.snapshot_id in expired]
+    if not dry_run:
+        table.maintenance.expire_snapshots().by_ids(sorted(expired)).commit()
+        table.refresh()
+    kept = [each for each in table.metadata.snapshots if each.snapshot_id not in expired]
+    files = sorted(referred_files(table.io, gone) - referred_files(table.io, kept))
+    if not dry_run:
+        delete_files(table.io, files)
+    return Expiry(tuple(sorted(expired)), tuple(files), dry_run)
+
+
+def expired_ids(metadata: TableMetadata, before_ms: int) -> set[int]:
+    """The old snapshots that no branch and no tag leads to; a branch leads to its newest only."""
+    protected = {ref.snapshot_id for ref in metadata.refs.values()}
+    return {
+        each.snapshot_id
+        for each in metadata.snapshots
+        if each.timestamp_ms < before_ms and each.snapshot_id not in protected
+    }
+
+
+def referred_files(io: FileIO, snapshots: Iterable[IcebergSnapshot]) -> set[str]:
+    """Every file that these snapshots need: manifest lists, manifests, data and delete files."""
+    files: set[str] = set()
+    read: set[str] = set()
+    for snapshot in snapshots:
+        files.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(io):
+            files.add(manifest.manifest_path)
+            # Snapshots share most of their manifests.
+            if manifest.manifest_path not in read:
+                read.add(manifest.manifest_path)
+                entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+                files.update(entry.data_file.file_path for entry in entries)
+    return files
+
+
+def delete_files(io: FileIO, files: Iterable[str]) -> None:
+    """Delete what is there; somebody else may have deleted some of it already."""
+    for file in files:
+        try:
+            io.delete(file)
+        except FileNotFoundError:
+            continue

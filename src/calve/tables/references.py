@@ -1,0 +1,93 @@
+"""Branches and tags: names for snapshots. A branch can be written to, audited, and published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
+
+from calve.errors import Conflict, InvalidRequest, NotFound
+from calve.tables.snapshots import ancestor_ids, snapshot_by_id
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    name: str
+    kind: str
+    snapshot_id: int
+    kept_for: timedelta | None
+
+
+def list_references(table: Table, kind: SnapshotRefType) -> list[Reference]:
+    return [
+        Reference(
+            name,
+            ref.snapshot_ref_type.value,
+            ref.snapshot_id,
+            timedelta(milliseconds=ref.max_ref_age_ms) if ref.max_ref_age_ms else None,
+        )
+        for name, ref in sorted(table.refs().items())
+        if ref.snapshot_ref_type is kind
+    ]
+
+
+def create_branch(table: Table, name: str, snapshot_id: int | None = None) -> None:
+    start = _start(table, name, snapshot_id)
+    table.manage_snapshots().create_branch(start, name).commit()
+
+
+def create_tag(table: Table, name: str, snapshot_id: int | None = None) -> None:
+    start = _start(table, name, snapshot_id)
+    table.manage_snapshots().create_tag(start, name).commit()
+
+
+def delete_reference(table: Table, name: str, kind: SnapshotRefType) -> None:
+    """Forget the name. The snapshots it led to stay until they expire."""
+    if name == MAIN_BRANCH:
+        raise InvalidRequest("the branch main is the table itself", hint="drop the table instead")
+    require_reference(table, name, kind)
+    manage = table.manage_snapshots()
+    remove = manage.remove_tag if kind is SnapshotRefType.TAG else manage.remove_branch
+    remove(name).commit()
+
+
+def publish_branch(table: Table, name: str) -> int:
+    """Make main what the branch is, if nothing else happened on main since the branch began."""
+    branch = require_reference(table, name, SnapshotRefType.BRANCH)
+    main = table.metadata.current_snapshot_id
+    if main is not None and main not in ancestor_ids(table, name):
+        raise Conflict(
+            f"main has moved on to {main} since the branch {name!r} began",
+            hint="make a new branch from main, apply the changes again, and publish that",
+        )
+    update = SetSnapshotRefUpdate.model_validate(
+        {"ref-name": MAIN_BRANCH, "type": "branch", "snapshot-id": branch.snapshot_id}
+    )
+    unmoved = AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": main})
+    table.catalog.commit_table(table, (unmoved,), (update,))
+    table.refresh()
+    return branch.snapshot_id
+
+
+def require_reference(table: Table, name: str, kind: SnapshotRefType) -> Reference:
+    found = next((ref for ref in list_references(table, kind) if ref.name == name), None)
+    if found is None:
+        raise NotFound(
+            f"there is no {kind.value} {name!r}",
+            hint=f"`calve {kind.value} list` shows those there are",
+        )
+    return found
+
+
+def _start(table: Table, name: str, snapshot_id: int | None) -> int:
+    if not name or name != name.strip():
+        raise InvalidRequest(f"{name!r} is not a name for a branch or a tag")
+    if name in table.refs():
+        raise Conflict(f"{name!r} exists already", hint="choose another name, or delete it first")
+    start = snapshot_id if snapshot_id is not None else table.metadata.current_snapshot_id
+    if start is None:
+        raise InvalidRequest("the table has no snapshot yet", hint="insert something first")
+    return snapshot_by_id(table, start).id
