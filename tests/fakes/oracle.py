@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from calve.errors import CalveError
+from calve.errors import CalveError, UnknownOutcome
 from calve.model import TableName
 from calve.wal import Acknowledgement, Log, LogReader, PendingAppend, Rejected
 from calve.wal.files import Files
@@ -34,7 +34,7 @@ class Sent:
     producer: str | None
     sequence: int | None
     offsets: tuple[int, int] | None = None  # once acknowledged
-    refused: bool = False  # told that it is not there, and never will be
+    refused: bool = False  # told that it is not there: then it must never be
 
 
 @dataclass(slots=True)
@@ -60,8 +60,11 @@ class Oracle:
             result = log.append(
                 log.stream(TOPIC, partition), parts, producer=producer, sequence=sequence
             )
-        except CalveError:
+        except UnknownOutcome:
             return None
+        except CalveError:
+            sent.refused = True
+            raise
         assert result.first is not None
         assert result.end is not None
         sent.offsets = (result.first, result.end)

@@ -38,9 +38,12 @@ def open_log(disk: SimulatedDisk) -> Log:
 def open_with_partitions(disk: SimulatedDisk) -> Log:
     log = open_log(disk)
     have = {stream.partition for stream in log.streams}
-    for partition in (0, 1):
-        if partition not in have:
+    try:
+        for partition in {0, 1} - have:
             log.create_stream(TOPIC, partition)
+    except CalveError:
+        log.close()
+        raise
     return log
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SLOT_BYTES: Final = 64
 SLOT_SPACING: Final = 512  # a sector each: a torn write reaches one slot only
 FILE_BYTES: Final = 4 * SLOT_SPACING
+_SYNCED_SLOTS: Final = (2, 3)
 
 _FIELDS: Final = struct.Struct("<QQQQQQQ")
 _SUM: Final = struct.Struct("<Q")
@@ -59,13 +60,20 @@ def _slot(content: bytes, at: int) -> DurableEnd | None:
     return slot if slot.generation else None
 
 
+def _generation(content: bytes, slot: int) -> int:
+    found = _slot(content, SLOT_SPACING * slot)
+    return 0 if found is None else found.generation
+
+
 class DurableFile:
     """The writer's side."""
 
-    def __init__(self, file: File, newest: DurableEnd) -> None:
+    def __init__(self, file: File, content: bytes, newest: DurableEnd) -> None:
         self._file = file
         self.end = newest
         self.is_persisted = True
+        # The synced slots take turns by themselves: the newer one stays while the other is torn.
+        self._synced_slot = min(_SYNCED_SLOTS, key=lambda slot: _generation(content, slot))
 
     @classmethod
     def create(cls, files: Files, path: Path, end: DurableEnd) -> None:
@@ -83,7 +91,7 @@ class DurableFile:
     @classmethod
     def open(cls, files: Files, path: Path) -> DurableFile:
         newest = read_durable(files, path)
-        return cls(files.open(path), newest)
+        return cls(files.open(path), files.read(path), newest)
 
     def publish(self, end: DurableEnd) -> None:
         """Tell other processes. `end.generation` is set here."""
@@ -94,9 +102,9 @@ class DurableFile:
     def persist(self, end: DurableEnd) -> None:
         """Publish, and return when a power cut cannot take it back."""
         self.publish(end)
-        slot = 2 + self.end.generation // 2 % 2
-        write_all(self._file, SLOT_SPACING * slot, self.end.pack())
+        write_all(self._file, SLOT_SPACING * self._synced_slot, self.end.pack())
         self._file.sync()
+        self._synced_slot = sum(_SYNCED_SLOTS) - self._synced_slot
         self.is_persisted = True
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ VERSION: Final = 1
 ALIGNMENT: Final = 64
 HEADER_BYTES: Final = 128
 PAYLOAD_BYTES_MAX: Final = 1 << 30
+COPIES: Final = 2  # of what other frames depend on, so that one damaged place takes no rows
 PRODUCER_BYTES_MAX: Final = 255
 ROWS_MAX: Final = (1 << 32) - 1
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from calve.errors import CalveError, NotFound
-from calve.wal.frame import MAGIC, VERSION, Flag, Header, Kind, checksum, pack, padding
+from calve.wal.frame import COPIES, MAGIC, VERSION, Flag, Header, Kind, checksum, pack, padding
 from calve.wal.pending import Acknowledgement, PendingAppend
 from calve.wal.producers import OffsetPair, ProducerKey, refuse_gap
 
@@ -67,8 +67,9 @@ class Group:
             self.acknowledged.append((append, result))
 
     def add_control(self, kind: Kind, stream: int, payload: bytes) -> None:
-        header = self._header(kind, stream, payload)
-        self._emit(header, None, b"", memoryview(payload))
+        for _ in range(COPIES):
+            header = self._header(kind, stream, payload)
+            self._emit(header, None, b"", memoryview(payload))
 
     def add_hole(self, stream: int, first: int, row_count: int) -> None:
         header = self._header(Kind.HOLE, stream, b"")
@@ -114,8 +115,9 @@ class Group:
         if schema.id in self._known_schemas or schema.id in self.new_schemas:
             return
         self.new_schemas.add(schema.id)
-        header = self._header(Kind.SCHEMA, 0, schema.payload)._replace(schema=schema.id)
-        self._emit(header, None, b"", schema.payload)
+        for _ in range(COPIES):
+            header = self._header(Kind.SCHEMA, 0, schema.payload)._replace(schema=schema.id)
+            self._emit(header, None, b"", schema.payload)
 
     def _add_part(self, append: PendingAppend, part: EncodedPart, offset: int, more: int) -> None:
         produced = 0 if append.producer is None else Flag.PRODUCED

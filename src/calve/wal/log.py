@@ -99,6 +99,11 @@ class Log:
         return self._journal.bytes_used
 
     @property
+    def is_fenced(self) -> bool:
+        """Whether the log has stopped for good and must be opened again."""
+        return self._journal.failure is not None
+
+    @property
     def streams(self) -> list[Stream]:
         with self._holding():
             return list(self._journal.state.streams)

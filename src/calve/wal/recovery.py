@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from calve.wal.files import FileLock, Files
+    from calve.wal.files import File, FileLock, Files
     from calve.wal.options import LogOptions
 
 
@@ -186,6 +186,7 @@ def _go_on(
     found = recover(files, layout, newest, durable.end, options.producers_max)
     require_own_segment(layout.segment(newest), found.header, identity.log_id, newest)
     if found.is_sealed:
+        _sync_seal(files, layout.segment(newest), found, durable.end)
         header = next_header(identity.log_id, newest + 1, found.state.last_time_us)
         segment = create_segment(files, layout, header, found.state, options.segment_bytes_max)
     else:
@@ -205,6 +206,8 @@ def tidy(files: Files, layout: LogLayout, end: DurableEnd) -> int:
     kept = [number for number in numbers if number >= end.first_segment]
     newest = kept[-1] if kept else end.first_segment
     require_all_segments(layout, kept, end)
+    # The last writer may have stopped because just this failed.
+    files.sync_directory(layout.root)
     return newest
 
 
@@ -279,18 +282,11 @@ def _replay(walk: Walk, state: LogState, path: Path) -> SegmentEnd:
 def _reopen(
     files: Files, path: Path, found: Recovered, durable: DurableEnd, options: LogOptions
 ) -> OpenSegment:
-    """Cut the tail, and write again what was not known to be synced.
-
-    After a failed sync the kernel may hold pages as clean that never reached the disk; only
-    bytes that are written again are surely synced by the next sync.
-    """
-    synced = durable.position if found.header.salt == durable.salt else 0
+    """Cut the tail, and make sure of what is left."""
     file = files.open(path)
     try:
-        again = file.read_at(synced, found.end.position - synced)
         file.truncate(found.end.position)
-        if again:
-            write_buffers(file, synced, [again])
+        _write_again(file, found, durable)
         preallocate(file, options.segment_bytes_max)
         sync(file)
     except BaseException:
@@ -299,6 +295,29 @@ def _reopen(
     segment = OpenSegment(file, path, found.header, found.end)
     segment.starts_at = found.starts_at
     return segment
+
+
+def _sync_seal(files: Files, path: Path, found: Recovered, durable: DurableEnd) -> None:
+    """A crash came between the seal and the next segment: the seal may not be on the disk."""
+    file = files.open(path)
+    try:
+        _write_again(file, found, durable)
+        sync(file)
+    finally:
+        file.close()
+
+
+def _write_again(file: File, found: Recovered, durable: DurableEnd) -> None:
+    """Write what is not known to be synced once more.
+
+    After a failed sync the kernel may hold pages as clean that never reached the disk; only what
+    is written again, the length too, is surely synced by the next sync.
+    """
+    synced = durable.position if found.header.salt == durable.salt else 0
+    again = file.read_at(synced, file.size() - synced)
+    file.truncate(file.size())
+    if again:
+        write_buffers(file, synced, [again])
 
 
 def _microseconds(moment: datetime) -> int:

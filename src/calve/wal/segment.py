@@ -13,6 +13,7 @@ from uuid import UUID
 
 from calve.errors import Corruption
 from calve.wal.frame import (
+    COPIES,
     MAGIC,
     VERSION,
     BadFrame,
@@ -34,7 +35,6 @@ SEGMENT_MAGIC: Final = b"CALVEWAL"
 TRAILER_MAGIC: Final = b"CALVEEND"
 HEADER_BYTES: Final = 128
 TRAILER_BYTES: Final = 64
-STATE_COPIES: Final = 2  # so that one damaged place never takes the names of all streams
 
 _HEADER: Final = struct.Struct("<8sHHI16sQQq64x")
 _TRAILER: Final = struct.Struct("<8sQQ32x")
@@ -98,7 +98,7 @@ def encode_start(header: SegmentHeader, state: bytes) -> bytes:
     """What a new segment begins with."""
     parts = [header.pack()]
     position = HEADER_BYTES
-    for _ in range(STATE_COPIES):
+    for _ in range(COPIES):
         head = control_header(Kind.STATE, state, position=position, salt=header.salt)
         parts.append(frame_bytes(head, state))
         position += head.frame_bytes
@@ -118,7 +118,7 @@ def read_start(view: memoryview, salt: int) -> SegmentStart:
     except BadFrame as error:
         return _second_state(view, salt, error)
     _require_state(first)
-    return SegmentStart(first.payload, HEADER_BYTES + STATE_COPIES * first.header.frame_bytes)
+    return SegmentStart(first.payload, HEADER_BYTES + COPIES * first.header.frame_bytes)
 
 
 def _second_state(view: memoryview, salt: int, damage: BadFrame) -> SegmentStart:

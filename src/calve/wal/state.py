@@ -125,6 +125,8 @@ class LogState:
             self.producers.record(key, header.sequence, OffsetPair(first, header.end_offset))
 
     def add(self, stream: Stream) -> None:
+        if stream.number in self._streams:
+            return  # its frame is written twice
         self._streams[stream.number] = stream
         self._by_name[stream.topic, stream.partition] = stream
         self.next_offsets[stream.number] = stream.first_offset
