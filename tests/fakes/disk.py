@@ -8,6 +8,7 @@ sync says yes and writes nothing.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -326,14 +327,12 @@ def _surviving_content(inode: _Inode, survival: Survival, choice: random.Random)
     return content
 
 
-def _torn_prefix(
-    operations: list[_FileOperation], choice: random.Random
-) -> list[_FileOperation]:
+def _torn_prefix(operations: list[_FileOperation], choice: random.Random) -> list[_FileOperation]:
     kept = operations[: choice.randint(0, len(operations))]
-    if kept and isinstance(kept[-1], _Write):
-        last = kept.pop()
+    last = kept[-1] if kept else None
+    if isinstance(last, _Write):
         cut = choice.randint(0, len(last.content))
-        kept.append(_Write(last.position, last.content[:cut]))
+        kept[-1] = _Write(last.position, last.content[:cut])
     return kept
 
 
@@ -345,7 +344,7 @@ def _pieces(operation: _FileOperation, choice: random.Random) -> list[_FileOpera
     cuts = sorted({0, size, *(choice.randint(0, size) for _ in range(4))})
     return [
         _Write(operation.position + begin, operation.content[begin:end])
-        for begin, end in zip(cuts, cuts[1:], strict=False)
+        for begin, end in itertools.pairwise(cuts)
         if choice.random() < 0.5
     ]
 

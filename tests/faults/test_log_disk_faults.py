@@ -1,18 +1,19 @@
-"""Disks that fail: nothing is acknowledged wrongly, and the log recovers or says that it stopped."""
+"""Disks that fail: nothing is acknowledged wrongly; the log recovers, or says that it stopped."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-
-from calve.errors import CalveError, Fenced, Unavailable, UnknownOutcome
-from calve.wal import Log
 from tests.fakes.disk import PartialWrite, SimulatedDisk, Survival
 from tests.fakes.oracle import TOPIC, Oracle, rows
 from tests.faults.test_log_crashes import DIRECTORY, open_log, open_with_partitions
+
+from calve.errors import CalveError, Fenced, Unavailable, UnknownOutcome
+from calve.wal import Log
 
 EIO = OSError(errno.EIO, "Input/output error")
 ENOSPC = OSError(errno.ENOSPC, "No space left on device")
@@ -89,9 +90,7 @@ def test_a_disk_that_never_syncs_again_cannot_be_opened(
     check_after_power_cut(disk, oracle)
 
 
-@pytest.mark.parametrize(
-    "error", [EIO, ENOSPC, PartialWrite(EIO), PartialWrite(ENOSPC)], ids=str
-)
+@pytest.mark.parametrize("error", [EIO, ENOSPC, PartialWrite(EIO), PartialWrite(ENOSPC)], ids=str)
 def test_a_failed_write_leaves_no_trace_and_the_log_goes_on(
     disk: SimulatedDisk, oracle: Oracle, error: Exception
 ) -> None:
@@ -160,26 +159,24 @@ def script(disk: SimulatedDisk, oracle: Oracle) -> None:
     """Appends, rotations and retention that go on, or open the log again, after every error."""
     log: Log | None = None
     for i in range(18):
-        try:
-            log = log or open_with_partitions(disk)
+        if log is not None and log.is_fenced:
+            log.close()
+            log = None
+        with suppress(CalveError):
+            log = log or reopen(disk, oracle)
             oracle.append(log, partition=i % 2, count=2)
             if i % 6 == 5:
-                log.rotate()
-                ends = {stream: log.next_offset(stream) for stream in log.streams}
-                oracle.committed = {(s.topic, s.partition): end for s, end in ends.items()}
-                log.trim({stream.id: end for stream, end in ends.items()})
-        except Unavailable:
-            continue
-        except CalveError:
-            if log is not None:
-                log.close()
-            log = None
-        if log is None or log.is_fenced:
-            if log is not None:
-                log.close()
-            log = reopen(disk, oracle)
+                rotate_and_trim(log, oracle)
     if log is not None:
-        log.close()
+        with suppress(CalveError):
+            log.close()
+
+
+def rotate_and_trim(log: Log, oracle: Oracle) -> None:
+    log.rotate()
+    ends = {stream: log.next_offset(stream) for stream in log.streams}
+    oracle.committed = {(s.topic, s.partition): end for s, end in ends.items()}
+    log.trim({stream.id: end for stream, end in ends.items()})
 
 
 def reopen(disk: SimulatedDisk, oracle: Oracle) -> Log:
@@ -213,6 +210,7 @@ def run_with_fault(at: int, error: OSError) -> None:
 
     disk.fault = fault
     script(disk, oracle)
+    open_log(disk).close()
     oracle.settle(DIRECTORY, disk)
     oracle.check(DIRECTORY, disk)
     check_after_power_cut(disk, oracle)

@@ -49,7 +49,7 @@ def write_identity(files: Files, layout: LogLayout, identity: LogIdentity) -> No
 def read_identity(files: Files, layout: LogLayout) -> LogIdentity:
     try:
         return msgspec.json.decode(files.read(layout.identity), type=LogIdentity)
-    except (FileNotFoundError, msgspec.DecodeError) as error:
+    except (FileNotFoundError, ValueError, msgspec.MsgspecError) as error:
         raise Corruption(
             f"{layout.identity} is unreadable: {error}",
             hint="`calve wal repair --identity` writes it again from what the segments say",

@@ -13,7 +13,17 @@ from uuid import UUID
 
 from calve.errors import Conflict, Corruption, InvalidRequest
 from calve.wal.durable import DurableEnd, DurableFile, read_durable, write_all
-from calve.wal.frame import COPIES, ROWS_MAX, Flag, Header, Kind, checksum, pack, padding, read_frame
+from calve.wal.frame import (
+    COPIES,
+    ROWS_MAX,
+    Flag,
+    Header,
+    Kind,
+    checksum,
+    pack,
+    padding,
+    read_frame,
+)
 from calve.wal.identity import LogIdentity, read_identity, write_identity
 from calve.wal.index import SegmentIndex
 from calve.wal.layout import temporary
@@ -27,7 +37,7 @@ from calve.wal.segment import (
     new_salt,
     read_segment_header,
 )
-from calve.wal.state import LogState, NotDense, encode_stream
+from calve.wal.state import LogState, NotDense
 from calve.wal.survey import LostRange, SegmentSurvey, Survey, Surveyor, merge
 
 if TYPE_CHECKING:
@@ -48,6 +58,10 @@ class AcceptedLoss(NamedTuple):
     first: int
     end: int
 
+    @property
+    def name(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
@@ -66,33 +80,30 @@ def repair(
     lock = lock_log(files, layout)
     try:
         found = Surveyor(files, layout, is_live=False).survey()
-        losses = merge(found.lost + _beyond_knowledge(found, accepted))
-        _require_accepted(found, losses, accepted)
-        if dry_run:
-            return _plan(layout, found, losses)
-        return _Repair(files, layout, found, losses).run()
+        _lose_what_comes_next(found, accepted)
+        _require_accepted(found, accepted)
+        report = _plan(layout, found)
+        if not dry_run:
+            _Repair(files, layout, found).run()
+        return report
     finally:
         lock.release()
 
 
-def _beyond_knowledge(found: Survey, accepted: Sequence[AcceptedLoss]) -> list[LostRange]:
-    """Accepted offsets that nothing in a damaged log proves or disproves: those that would come
-    next. Taken as lost, so that they are never given to other rows."""
-    if not found.damages:
-        return []
-    ends = {found.names[n].name: (n, end) for n, end in found.ends.items() if n in found.names}
-    beyond = []
-    for one in accepted:
-        number, end = ends.get(f"{one.topic}/{one.partition}", (0, one.end))
-        if number and one.end > end >= one.first:
-            beyond.append(LostRange(number, end, one.end))
-    return beyond
+def _lose_what_comes_next(found: Survey, accepted: Sequence[AcceptedLoss]) -> None:
+    """Accepted offsets behind the end of a damaged log: nothing in it can tell whether they
+    were there. They count as lost, so that they are never given to other rows."""
+    newest = found.segments[-1]
+    if not newest.damages:
+        return
+    for number, end in found.ends.items():
+        for one in accepted:
+            if found.name(number) == one.name and one.first <= end < one.end:
+                newest.damages[-1].lost.append(LostRange(number, end, one.end))
 
 
-def _require_accepted(
-    found: Survey, losses: Sequence[LostRange], accepted: Sequence[AcceptedLoss]
-) -> None:
-    open_losses = [lost for lost in losses if not _is_accepted(found, lost, accepted)]
+def _require_accepted(found: Survey, accepted: Sequence[AcceptedLoss]) -> None:
+    open_losses = [lost for lost in found.lost if not _is_accepted(found, lost, accepted)]
     if open_losses:
         named = [f"{found.name(lost.stream)}:{lost.first}..{lost.end}" for lost in open_losses]
         raise Conflict(
@@ -107,15 +118,14 @@ def _require_accepted(
 def _is_accepted(found: Survey, lost: LostRange, accepted: Sequence[AcceptedLoss]) -> bool:
     name = found.name(lost.stream)
     return any(
-        f"{one.topic}/{one.partition}" == name and one.first <= lost.first and lost.end <= one.end
-        for one in accepted
+        one.name == name and one.first <= lost.first and lost.end <= one.end for one in accepted
     )
 
 
-def _plan(layout: LogLayout, found: Survey, losses: list[LostRange]) -> RepairReport:
+def _plan(layout: LogLayout, found: Survey) -> RepairReport:
     damaged = [segment for segment in found.segments if segment.damages]
     aside = [aside_path(layout, segment) for segment in damaged if not segment.is_missing]
-    return RepairReport([segment.path for segment in damaged], aside, losses)
+    return RepairReport([segment.path for segment in damaged], aside, found.lost)
 
 
 def aside_path(layout: LogLayout, segment: SegmentSurvey) -> Path:
@@ -124,25 +134,33 @@ def aside_path(layout: LogLayout, segment: SegmentSurvey) -> Path:
 
 
 class _Repair:
-    def __init__(
-        self, files: Files, layout: LogLayout, found: Survey, losses: list[LostRange]
-    ) -> None:
+    def __init__(self, files: Files, layout: LogLayout, found: Survey) -> None:
         self._files = files
         self._layout = layout
         self._found = found
-        self._losses = losses
         self._log_id = read_identity(files, layout).log_id
 
-    def run(self) -> RepairReport:
-        report = _plan(self._layout, self._found, self._losses)
-        state: LogState | None = None
+    def run(self) -> None:
+        before: LogState | None = None
         for segment in self._found.segments:
-            start = segment.state or state or self._state_from_next(segment)
-            state = self._rewrite(segment, start) if segment.damages else None
-        return report
+            if segment.damages:
+                start = segment.state or before or self._state_from_next(segment)
+                before = self._rewrite(segment, start)
+            else:
+                before = self._end_state(segment)
+
+    def _end_state(self, segment: SegmentSurvey) -> LogState:
+        """What is known at the end of a segment that is whole."""
+        assert segment.state is not None
+        state = LogState.decode(memoryview(segment.state.encode()))
+        view = self._files.map(segment.path)
+        for header in segment.frames:
+            state.apply_frame(read_frame(view, header.position, header.salt))
+        return state
 
     def _state_from_next(self, segment: SegmentSurvey) -> LogState:
-        """Names from the segment behind; offsets from where the accepted loss begins."""
+        """Names and offsets from the segment behind, when nothing is left before this one: what
+        was in it counts as no longer in the log."""
         later = (one.state for one in self._found.segments if one.number > segment.number)
         state = next((one for one in later if one is not None), None)
         if state is None:
@@ -155,7 +173,7 @@ class _Repair:
 
     def _rewrite(self, segment: SegmentSurvey, start: LogState) -> LogState:
         view = memoryview(b"") if segment.is_missing else self._files.map(segment.path)
-        draft = _SegmentDraft(segment, start, self._log_id, self._losses)
+        draft = _SegmentDraft(segment, start, self._log_id)
         draft.copy_frames(view, self._schemas(segment, view))
         self._keep_aside(segment, view)
         self._replace(segment, draft.finish())
@@ -200,14 +218,11 @@ class _Repair:
 class _SegmentDraft:
     """A segment written anew in memory: sealed, with the same number and another salt."""
 
-    def __init__(
-        self, old: SegmentSurvey, start: LogState, log_id: UUID, losses: list[LostRange]
-    ) -> None:
+    def __init__(self, old: SegmentSurvey, start: LogState, log_id: UUID) -> None:
         created_at_us = old.header.created_at_us if old.header else start.last_time_us
         self.header = SegmentHeader(log_id, old.number, new_salt(), created_at_us)
         self._old = old
-        self._losses = losses
-        self._expected = {lost.stream: lost.first for lost in losses}
+        self._losses = merge([lost for damage in old.damages for lost in damage.lost])
         encoded = start.encode()
         self.state = LogState.decode(memoryview(encoded))
         self._parts: list[Bytes] = [encode_start(self.header, encoded)]
@@ -264,13 +279,7 @@ class _SegmentDraft:
     def _fill_ends(self) -> None:
         """What was lost of a stream that no later frame of this segment speaks of."""
         for lost in self._losses:
-            if self.state.next_offsets.get(lost.stream) == lost.first:
-                if any(lost.first < end for end in self._known_ends(lost)):
-                    self._fill(lost.stream, lost.end)
-
-    def _known_ends(self, lost: LostRange) -> list[int]:
-        mine = [one for damage in self._old.damages for one in damage.lost]
-        return [one.end for one in mine if one.stream == lost.stream] or [lost.end]
+            self._fill(lost.stream, lost.end)
 
     def _fill(self, stream: int, end: int) -> None:
         first = self.state.next_offsets.get(stream, end)

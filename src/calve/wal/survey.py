@@ -1,4 +1,4 @@
-"""Looking at every byte of a log without changing one: what is whole, what is damaged, what is lost.
+"""Looking at every byte of a log without changing one: what is whole, and what is lost.
 
 Goes on behind damage: the next whole frame is found by its salt and position, and the offsets
 that are missing are known from the frames around, from the next segment's state, and from what
@@ -10,19 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from calve.errors import CalveError
 from calve.wal.durable import DurableEnd, read_durable
 from calve.wal.frame import (
     HEADER_BYTES,
     BadFrame,
-    Flag,
     Frame,
     Header,
     Kind,
     is_blank,
     read_frame,
 )
-from calve.wal.payload import schema_id
 from calve.wal.scan import later_headers
 from calve.wal.segment import (
     BadSegment,
@@ -194,9 +191,7 @@ class Surveyor:
         self._expected = dict(zip(starts.numbers, starts.offsets, strict=True))
         self._last_damaged = None
 
-    def _read_frames(
-        self, view: memoryview, found: SegmentSurvey, durable: DurableEnd
-    ) -> None:
+    def _read_frames(self, view: memoryview, found: SegmentSurvey, durable: DurableEnd) -> None:
         assert found.header is not None
         salt = found.header.salt
         found.is_sealed = index_position(view, salt) is not None
@@ -291,9 +286,7 @@ class Surveyor:
         present = {header.schema for header in found.frames if header.kind == Kind.SCHEMA}
         for header in found.frames:
             if header.schema and header.takes_offsets and header.schema not in present:
-                self._lose(
-                    found, LostRange(header.stream, header.first_offset, header.end_offset)
-                )
+                self._lose(found, LostRange(header.stream, header.first_offset, header.end_offset))
 
     def _check_seal(self, view: memoryview, found: SegmentSurvey, *, is_last: bool) -> None:
         assert found.header is not None
