@@ -256,15 +256,20 @@ class _OsLock:
         return cls(descriptor)
 
     def release(self) -> None:
+        if self._descriptor >= 0:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self._forget()
+
+    def _forget(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     @classmethod
-    def _forget_in_child(cls) -> None:
-        # A forked child shares the lock and would keep it alive after its parent's death.
+    def forget_in_child(cls) -> None:
+        """A forked child shares the lock, and would keep it alive after its parent's death."""
         for lock in list(cls._held):
-            lock.release()
+            lock._forget()
 
 
-os.register_at_fork(after_in_child=_OsLock._forget_in_child)  # noqa: SLF001
+os.register_at_fork(after_in_child=_OsLock.forget_in_child)

@@ -84,7 +84,8 @@ class Log:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         if background:
-            self._start_thread()
+            self._thread = threading.Thread(target=self._run, name="calve-wal", daemon=True)
+            self._thread.start()
 
     @property
     def log_id(self) -> UUID:
@@ -321,18 +322,15 @@ class Log:
         return taken
 
     def wake(self) -> None:
-        """Have the log's thread look at the queue."""
-        if self._wake.is_set():
-            return
-        self._wake.set()
+        """Have the queue looked at: by the log's thread, or here and now if it has none."""
         if self._thread is None:
-            self._start_thread()
-
-    def _start_thread(self) -> None:
-        with self._pending_lock:
-            if self._thread is None and not self._is_closed:
-                self._thread = threading.Thread(target=self._run, name="calve-wal", daemon=True)
-                self._thread.start()
+            while self._pending and self._leader.acquire(blocking=False):
+                try:
+                    self._commit_all()
+                finally:
+                    self._leader.release()
+        elif not self._wake.is_set():
+            self._wake.set()
 
     def _run(self) -> None:
         is_periodic = self._options.sync_mode == "periodic"
