@@ -6,12 +6,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
-from calve.errors import CalveError
-from calve.wal import Log
 from tests.fakes.disk import Crash, SimulatedDisk, Survival
 from tests.fakes.oracle import TOPIC, Oracle, rows
 from tests.faults.test_log_crashes import DIRECTORY, open_with_partitions
+
+from calve.errors import CalveError
+from calve.wal import Log
 
 PARTITION = st.integers(0, 1)
 TORN = st.sampled_from(list(Survival))
@@ -48,9 +48,7 @@ class LogMachine(RuleBasedStateMachine):
     def leave_a_gap(self, partition: int) -> None:
         stream = self.log.stream(TOPIC, partition)
         with pytest.raises(CalveError):
-            self.log.append(
-                stream, rows(0), producer="p", sequence=self.sequences[partition] + 1
-            )
+            self.log.append(stream, rows(0), producer="p", sequence=self.sequences[partition] + 1)
 
     @rule(count=st.integers(1, 5))
     def append_together(self, count: int) -> None:
@@ -81,9 +79,7 @@ class LogMachine(RuleBasedStateMachine):
     def lose_power(self, survival: Survival, seed: int) -> None:
         self._boot(survival, seed)
 
-    @rule(
-        survival=TORN, seed=st.integers(0, 1000), after=st.integers(0, 12), partition=PARTITION
-    )
+    @rule(survival=TORN, seed=st.integers(0, 1000), after=st.integers(0, 12), partition=PARTITION)
     def lose_power_during_appends(
         self, survival: Survival, seed: int, after: int, partition: int
     ) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.fakes.oracle import TOPIC, read_values, rows
 
 from calve.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from calve.model import TableName
 from calve.wal import Log, LogOptions, LogReader, NewStream, PendingAppend, Rejected
 from calve.wal.frame import Kind
-from tests.fakes.oracle import TOPIC, read_values, rows
 
 
 @pytest.fixture
@@ -63,7 +63,13 @@ NESTED = pa.struct([("list", pa.list_(pa.map_(pa.string(), pa.float64()))), ("n"
     [
         pa.record_batch({"d": pa.array(["a", "b", None, "a"]).dictionary_encode()}),
         pa.record_batch({"s": pa.array([{"list": [[("k", 1.5)]], "n": 3}, None], NESTED)}),
-        pa.record_batch({"l": pa.array([[["x"]], []], pa.list_(pa.list_(pa.dictionary(pa.int8(), pa.string()))))}),  # noqa: E501
+        pa.record_batch(
+            {
+                "l": pa.array(
+                    [[["x"]], []], pa.list_(pa.list_(pa.dictionary(pa.int8(), pa.string())))
+                )
+            }
+        ),
         pa.record_batch({"t": pa.array([1, None], pa.timestamp("ns", "UTC"))}),
         pa.record_batch({"b": pa.array([b"x" * 100_000])}),
         pa.record_batch({"id": pa.array(range(100))}).slice(40, 5),

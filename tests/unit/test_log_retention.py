@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.fakes.oracle import TOPIC, read_values, rows
 
 from calve.errors import NotFound, Unavailable
 from calve.wal import Log, LogOptions, OsFiles
-from tests.fakes.oracle import TOPIC, read_values, rows
 
 
 class HandClock:

@@ -258,9 +258,10 @@ class _OsLock:
     def release(self) -> None:
         if self._descriptor >= 0:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Close without unlocking: whoever shares the lock goes on holding it."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -269,7 +270,7 @@ class _OsLock:
     def forget_in_child(cls) -> None:
         """A forked child shares the lock, and would keep it alive after its parent's death."""
         for lock in list(cls._held):
-            lock._forget()
+            lock.forget()
 
 
 os.register_at_fork(after_in_child=_OsLock.forget_in_child)

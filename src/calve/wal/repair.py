@@ -27,6 +27,8 @@ from calve.wal.frame import (
 from calve.wal.identity import LogIdentity, read_identity, write_identity
 from calve.wal.index import SegmentIndex
 from calve.wal.layout import temporary
+from calve.wal.log import Log
+from calve.wal.options import LogOptions
 from calve.wal.recovery import lock_log, segment_numbers
 from calve.wal.segment import (
     BadSegment,
@@ -88,6 +90,13 @@ def repair(
         return report
     finally:
         lock.release()
+
+
+def give_up(directory: Path, accepted: Sequence[AcceptedLoss], files: Files) -> None:
+    """Record offsets behind the end of whole streams as lost: the log is older than its tables."""
+    with Log(directory, LogOptions(free_bytes_min=0), files=files, background=False) as log:
+        for one in accepted:
+            log.record_hole(log.stream(one.topic, one.partition), one.first, one.end)
 
 
 def _lose_what_comes_next(found: Survey, accepted: Sequence[AcceptedLoss]) -> None:
