@@ -67,5 +67,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    threading.excepthook = lambda failure: (print(failure, flush=True), os._exit(3))  # type: ignore[assignment,func-returns-value]
+    threading.excepthook = lambda failure: (print(failure, flush=True), os._exit(3))
     main()

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.fakes.disk import Crash, SimulatedDisk, Survival
 from tests.fakes.oracle import TOPIC, Oracle, rows
 from tests.faults.test_log_crashes import DIRECTORY, open_with_partitions
@@ -110,5 +117,8 @@ TestLog.settings = settings(max_examples=60, stateful_step_count=25, **SETTINGS)
 
 
 @pytest.mark.torture
-class TestLogForLong(LogMachine.TestCase):  # type: ignore[name-defined,misc]
-    settings = settings(max_examples=5000, stateful_step_count=60, **SETTINGS)  # type: ignore[arg-type]
+def test_the_log_for_long() -> None:
+    run_state_machine_as_test(
+        LogMachine,
+        settings=settings(max_examples=5000, stateful_step_count=60, **SETTINGS),  # type: ignore[arg-type]
+    )

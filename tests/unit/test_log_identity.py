@@ -150,7 +150,8 @@ def test_other_rows_at_the_same_offsets_are_noticed(path: Path, tmp_path: Path) 
             content = reader.content_sum(stream, 5)
             assert reader.content_sum(stream, 4) is None
         assert content is not None
-        assert log.require(TOPIC, 0, Claim(stream.id, committed=5, content_sum=content))
+        claim = Claim(stream.id, committed=5, content_sum=content)
+        assert log.require(TOPIC, 0, claim) == stream
         refused(log.require, TOPIC, 0, Claim(stream.id, committed=5, content_sum=content + 1))
 
 

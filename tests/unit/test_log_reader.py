@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -55,8 +54,7 @@ def test_a_stream_that_is_mostly_silent_is_read_without_the_others(filled: Log) 
 
 
 def test_a_place_is_found_by_looking_at_few_segments(filled: Log) -> None:
-    segments = len([name for name in os.listdir(filled.directory) if name.endswith(".seg")])
-    assert segments > 20
+    assert len(list(filled.directory.glob("*.seg"))) > 20
     with filled.reader() as reader:
         next(reader.read(reader.stream(TOPIC), 1234))
         assert len(reader._mapped) <= 8
@@ -66,8 +64,8 @@ def test_mapped_segments_are_bounded(filled: Log) -> None:
     with filled.reader() as reader:
         read_values(reader, TOPIC)
         assert len(reader._mapped) <= SEGMENTS_MAPPED_MAX
-        files = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
-        assert files < 2 * SEGMENTS_MAPPED_MAX + 64
+        if sys.platform == "linux":
+            assert len(list(Path("/proc/self/fd").iterdir())) < 2 * SEGMENTS_MAPPED_MAX + 64
 
 
 def test_a_place_is_found_by_time(filled: Log) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from tests.fakes.oracle import TOPIC, read_values, rows
 
 from calve.errors import NotFound, Unavailable
-from calve.wal import Log, LogOptions, OsFiles
+from calve.wal import Log, LogOptions, OsFiles, Stream
 
 
 class HandClock:
@@ -37,7 +36,12 @@ def open_log(path: Path, clock: HandClock, **options: int) -> Log:
 
 
 def segments(log: Log) -> int:
-    return len([name for name in os.listdir(log.directory) if name.endswith(".seg")])
+    return len(list(log.directory.glob("*.seg")))
+
+
+def append_many(log: Log, stream: Stream, count: int) -> None:
+    for i in range(count):
+        log.append(stream, rows(i))
 
 
 def test_a_segment_goes_when_its_rows_are_committed_and_old(
@@ -90,8 +94,7 @@ def test_over_the_bound_appends_are_refused_until_space_returns(
     log = open_log(tmp_path, clock, segment_bytes_max=16_384, disk_bytes_max=65_536)
     stream = log.create_stream(TOPIC)
     with pytest.raises(Unavailable) as refused:
-        for i in range(1000):
-            log.append(stream, rows(i))
+        append_many(log, stream, 1000)
     assert int(refused.value.context["retry_after_ms"]) > 0
     assert "wal.disk_bytes_max" in refused.value.message
     end = log.next_offset(stream)
