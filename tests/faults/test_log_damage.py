@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fakes.disk import SimulatedDisk
+from tests.fakes.disk import Crash, SimulatedDisk, Survival
 from tests.fakes.oracle import TOPIC, Oracle, read_values, rows
-from tests.faults.test_log_crashes import DIRECTORY, SteppingClock, open_log
+from tests.faults.test_log_crashes import DIRECTORY, SteppingClock, crash_points, open_log
 
 from calve.errors import CalveError, Conflict, Corruption
 from calve.wal import Log, LogOptions, LogReader
@@ -207,6 +207,31 @@ def test_a_dry_run_of_repair_changes_nothing(sample: tuple[SimulatedDisk, Oracle
     report = repair(disk, LAYOUT, [AcceptedLoss(TOPIC, 1, 1, 3)], dry_run=True)
     assert report.rewritten == [LAYOUT.segment(2)]
     assert {name: disk.read(DIRECTORY / name) for name in disk.names(DIRECTORY)} == before
+
+
+def test_a_crash_at_every_operation_of_a_repair_leaves_the_old_log_or_the_new(
+    sample: tuple[SimulatedDisk, Oracle], capsys: pytest.CaptureFixture[str]
+) -> None:
+    original, oracle = sample
+    damaged = original.copy()
+    damage_a_payload(damaged)
+    accepted = [AcceptedLoss(TOPIC, 1, 1, 3)]
+    whole_run = damaged.copy()
+    repair(whole_run, LAYOUT, accepted, dry_run=False)
+    total = len(whole_run.operations)
+    for at, survival in crash_points(total, list(Survival)):
+        disk = damaged.copy()
+        disk.crash_at = at
+        with pytest.raises(Crash):
+            repair(disk, LAYOUT, accepted, dry_run=False)
+        found = disk.after_crash(survival, seed=at)
+        if survey(found, LAYOUT).damages:
+            repair(found, LAYOUT, accepted, dry_run=False)
+        check_holes(found, oracle, {(1, 1, 3)})
+        aside = found.names(LAYOUT.aside)
+        assert len([name for name in aside if not name.endswith(".tmp")]) == 1
+    with capsys.disabled():
+        print(f"\nrepair: {total * len(Survival)} crashes at {total} operations")
 
 
 def test_a_missing_segment_is_reported_and_can_be_given_up(

@@ -37,7 +37,7 @@ assert _FIELDS.size == _SUMMED
 
 
 class Kind(IntEnum):
-    """What a frame holds. Those below 16 take offsets of a stream, or will."""
+    """What a frame holds. Those up to HOLE take offsets of a stream."""
 
     ROWS = 1
     REJECTED = 2
@@ -60,7 +60,7 @@ class Flag:
     STREAMED: Final = 4  # the payload is a whole Arrow stream, for columns with dictionaries
 
 
-OFFSET_KINDS: Final = frozenset({Kind.ROWS, Kind.REJECTED, Kind.HOLE})
+_LAST_OFFSET_KIND: Final = int(Kind.HOLE)
 KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind)
 RESERVED_KINDS: Final = frozenset({Kind.BEGIN, Kind.COMMIT, Kind.ABORT})
 
@@ -102,7 +102,7 @@ class Header(NamedTuple):
 
     @property
     def takes_offsets(self) -> bool:
-        return self.kind in OFFSET_KINDS
+        return self.kind <= _LAST_OFFSET_KIND
 
     @property
     def content_sum(self) -> int:

@@ -140,9 +140,10 @@ class Group:
     def _emit(
         self, header: Header, producer: str | None, producer_bytes: bytes, payload: memoryview
     ) -> None:
-        self.buffers += (pack(header, producer_bytes), payload, padding(len(payload)))
+        head, tail = pack(header, producer_bytes), padding(len(payload))
+        self.buffers += (head, payload, tail)
         self.frames.append(Planned(header, producer, payload))
-        self.position += header.frame_bytes
+        self.position += len(head) + len(payload) + len(tail)
         if header.takes_offsets:
             self.previous_stream = header.stream
             self.previous_end = header.end_offset
