@@ -76,7 +76,8 @@ class Group:
         self._emit(header._replace(first_offset=first, row_count=row_count), None, b"", _NOTHING)
 
     def _find_repeat(self, append: PendingAppend) -> Acknowledgement | None:
-        if self._state.stream(append.stream.number) != append.stream:
+        found_stream = self._state.stream(append.stream.number)
+        if found_stream is not append.stream and found_stream != append.stream:
             raise NotFound(f"{append.stream.name} was deleted")
         if append.producer is None:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from calve.errors import CalveError, Unavailable
@@ -80,7 +81,7 @@ class PendingAppend:
         self._result: Acknowledgement | None = None
         self._error: CalveError | None = None
         self._lock: threading.Lock | None = None
-        self._callbacks: list[Callable[[PendingAppend], None]] = []
+        self._callbacks: deque[Callable[[PendingAppend], None]] | None = None
 
     def encode(self) -> None:
         self._encoded = [encode(part, self._leader.schemas) for part in self._rows]
@@ -128,7 +129,10 @@ class PendingAppend:
 
     def add_done_callback(self, callback: Callable[[PendingAppend], None]) -> None:
         """Call back once, from whichever thread finishes the append; at once if it is done."""
-        self._callbacks.append(callback)
+        with _making_locks:
+            if self._callbacks is None:
+                self._callbacks = deque()
+            self._callbacks.append(callback)
         if self._is_done:
             self._call_back()
         else:
@@ -151,11 +155,12 @@ class PendingAppend:
             self._call_back()
 
     def _call_back(self) -> None:
+        assert self._callbacks is not None
         while self._callbacks:
             try:
-                callback = self._callbacks.pop()
-            except IndexError:  # another thread was faster
-                return
+                callback = self._callbacks.popleft()
+            except IndexError:
+                return  # another thread was faster
             try:
                 callback(self)
             except Exception:  # noqa: BLE001
