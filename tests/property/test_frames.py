@@ -14,6 +14,7 @@ from calve.wal.frame import (
     Flag,
     Header,
     Kind,
+    UnknownFormat,
     checksum,
     pack,
     padding,
@@ -94,6 +95,16 @@ def test_a_frame_inside_a_payload_is_not_taken_for_one(data: st.DataObject, salt
     content[0] ^= 1
     walk = Walk(memoryview(bytes(content)), 128, salt)
     assert list(walk) == []
+
+
+@given(st.data(), st.sampled_from([Kind.BEGIN, Kind.COMMIT, Kind.ABORT, 99]), SALT)
+def test_a_whole_frame_of_an_unknown_kind_is_no_torn_tail(
+    data: st.DataObject, kind: int, salt: int
+) -> None:
+    header, producer, payload = data.draw(frames(0, salt))
+    content = encode(header._replace(kind=kind), producer, payload)
+    with pytest.raises(UnknownFormat):
+        read_frame(memoryview(content), 0, salt)
 
 
 @given(st.binary(max_size=2000), SALT)

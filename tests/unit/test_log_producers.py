@@ -120,6 +120,7 @@ def test_a_deleted_topic_takes_its_producers_along(log: Log) -> None:
     stream: Stream = log.stream(TOPIC)
     send(log, 0)
     log.delete_stream(stream)
+    assert len(log._journal.state.producers) == 0
     log.create_stream(TOPIC)
     assert not send(log, 0).is_repeat
 

@@ -17,7 +17,7 @@ from calve.errors import NotFound
 from calve.wal import Log, LogOptions, LogReader
 from calve.wal.reader import SEGMENTS_MAPPED_MAX
 
-OPTIONS = LogOptions(segment_bytes_max=16_384, free_bytes_min=0)
+OPTIONS = LogOptions(segment_bytes_max=8192, free_bytes_min=0)
 
 
 @pytest.fixture
@@ -63,6 +63,7 @@ def test_a_place_is_found_by_looking_at_few_segments(filled: Log) -> None:
 def test_mapped_segments_are_bounded(filled: Log) -> None:
     with filled.reader() as reader:
         read_values(reader, TOPIC)
+        assert len(list(filled.directory.glob("*.seg"))) > 2 * SEGMENTS_MAPPED_MAX
         assert len(reader._mapped) <= SEGMENTS_MAPPED_MAX
         if sys.platform == "linux":
             assert len(list(Path("/proc/self/fd").iterdir())) < 2 * SEGMENTS_MAPPED_MAX + 64
@@ -80,14 +81,22 @@ def test_a_place_is_found_by_time(filled: Log) -> None:
         quiet = reader.stream(TOPIC, 1)
         assert reader.offset_at(quiet, begin + timedelta(seconds=151)) == 2
         assert reader.offset_at(quiet, begin + timedelta(seconds=651)) == 7
+    with filled.reader() as reader:
+        reader.offset_at(reader.stream(TOPIC, 1), begin + timedelta(seconds=160))
+        assert len(reader._mapped) <= 10, "in O(log n), also where a stream is silent for long"
 
 
 def test_payloads_are_handed_out_uncopied(filled: Log) -> None:
     before = pa.total_allocated_bytes()
     with filled.reader() as reader:
         kept = [entry.batch for entry in reader.read(reader.stream(TOPIC), 0)]
+        mapped = pa.py_buffer(reader._tail.segment.view)
     assert len(kept) == 700
     assert pa.total_allocated_bytes() == before
+    assert kept[-1] is not None
+    for column in kept[-1].columns:
+        for buffer in filter(None, column.buffers()):
+            assert mapped.address <= buffer.address < mapped.address + mapped.size
     filled.close()
     assert kept[333]["id"].to_pylist() == [999, 1000, 1001]  # type: ignore[index]
 

@@ -61,8 +61,8 @@ class Flag:
 
 
 _LAST_OFFSET_KIND: Final = int(Kind.HOLE)
-KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind)
-RESERVED_KINDS: Final = frozenset({Kind.BEGIN, Kind.COMMIT, Kind.ABORT})
+_RESERVED_KINDS: Final = frozenset({Kind.BEGIN, Kind.COMMIT, Kind.ABORT})
+KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind) - _RESERVED_KINDS
 
 
 class Header(NamedTuple):

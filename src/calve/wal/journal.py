@@ -140,7 +140,7 @@ class Journal:
 
     def trim(self, committed: Mapping[UUID, int]) -> int:
         with self._guarded():
-            self._retention.tell(committed)
+            self._retention.tell(committed, self.state)
             hot_us = int(self._options.hot_window_seconds * 1_000_000)
             return self._remove_committed(older_than_us=self._now_us() - hot_us)
 

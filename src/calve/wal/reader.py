@@ -18,7 +18,6 @@ from calve.errors import Conflict, Corruption, NotFound
 from calve.wal.durable import DurableEnd, read_durable
 from calve.wal.files import Files, OsFiles
 from calve.wal.frame import (
-    RESERVED_KINDS,
     BadFrame,
     Frame,
     Header,
@@ -189,8 +188,6 @@ class Tail:
             self._position += header.frame_bytes
 
     def _take_in(self, header: Header) -> None:
-        if header.kind in RESERVED_KINDS:
-            raise damaged(self.segment.path, self._position, "a transaction, which is not known")
         payload = memoryview(b"")
         if header.kind == Kind.STREAM_OPENED:
             payload = self.segment.frame(self._position).payload
@@ -305,16 +302,23 @@ class LogReader:
     def offset_at(self, stream: Stream, moment: datetime) -> int:
         """The first offset that came at `moment` or later; the durable end if none did."""
         time_us = int(moment.timestamp() * 1_000_000)
+        while True:
+            try:
+                return self._offset_at(stream, time_us)
+            except _SegmentGone:
+                continue
+
+    def _offset_at(self, stream: Stream, time_us: int) -> int:
         numbers = range(self._end.first_segment, self._end.segment + 1)
-        # A segment's first frame may be late; its state remembers the time it began with.
-        at = bisect_left(numbers, time_us, key=self._start_time)
-        for number in numbers[max(at - 1, 0) :]:
-            _, index = self._open(number)
-            frames = index.frames(stream.number)
-            found = frames and frames.offset_at(time_us)
-            if found is not None:
-                return found
-        return self.offsets(stream).durable
+        at = max(bisect_left(numbers, time_us, key=self._start_time) - 1, 0)
+        _, index = self._open(numbers[at])
+        frames = index.frames(stream.number)
+        found = None if frames is None else frames.offset_at(time_us)
+        if found is not None:
+            return found
+        # Whatever the stream has in later segments came later than that.
+        later = numbers[at + 1 :]
+        return self._start_offset(later[0], stream) if later else self.offsets(stream).durable
 
     def _start_time(self, number: int) -> int:
         return self._segment(number).header.created_at_us

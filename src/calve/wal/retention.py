@@ -68,8 +68,10 @@ class Retention:
         self._committed: dict[UUID, int] = {}
         self._oldest: SegmentSummary | None = None
 
-    def tell(self, committed: Mapping[UUID, int]) -> None:
-        self._committed.update(committed)
+    def tell(self, committed: Mapping[UUID, int], state: LogState) -> None:
+        """Remember what is committed, of the streams that there are."""
+        known = self._committed | dict(committed)
+        self._committed = {s.id: known[s.id] for s in state.streams if s.id in known}
 
     def removable(
         self, first: int, newest: int, state: LogState, older_than_us: int | None
