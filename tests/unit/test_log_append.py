@@ -92,12 +92,15 @@ def test_every_arrow_type_comes_back_as_it_went_in(log: Log, batch: pa.RecordBat
 def test_schemas_may_change_from_one_append_to_the_next(log: Log) -> None:
     stream = log.create_stream(TOPIC)
     batches = [pa.record_batch({f"c{i % 5}": [i]}) for i in range(20)]
+    batches += [batches[-1].replace_schema_metadata({"version": str(i)}) for i in range(3)]
     for i, batch in enumerate(batches):
         log.append(stream, batch)
         if i % 6 == 5:
             log.rotate()
     with log.reader() as reader:
-        assert [entry.batch for entry in reader.read(stream, 0)] == batches
+        found = [entry.batch for entry in reader.read(stream, 0)]
+    assert found == batches
+    assert [one.schema.metadata for one in found if one] == [one.schema.metadata for one in batches]
 
 
 def test_many_appends_in_flight_keep_their_order(log: Log) -> None:
@@ -115,6 +118,16 @@ def test_a_callback_is_enough_to_get_an_append_written(log: Log) -> None:
     handle.add_done_callback(lambda _: done.set())
     assert done.wait(5)
     assert handle.is_done
+
+
+def test_without_a_thread_a_callback_is_called_at_once(tmp_path: Path) -> None:
+    with Log(tmp_path / "wal", LogOptions(free_bytes_min=0), background=False) as log:
+        handle = log.submit(log.create_stream(TOPIC), rows(1))
+        called: list[PendingAppend] = []
+        assert not handle.is_done
+        handle.add_done_callback(called.append)
+        handle.add_done_callback(called.append)
+        assert called == [handle, handle]
 
 
 def test_an_append_that_nobody_waits_for_is_written_soon(log: Log) -> None:
