@@ -12,7 +12,7 @@ from tests.fakes.oracle import TOPIC, Oracle, read_values, rows
 from tests.faults.test_log_crashes import DIRECTORY, SteppingClock, crash_points, open_log
 
 from calve.errors import CalveError, Conflict, Corruption
-from calve.wal import Log, LogOptions, LogReader
+from calve.wal import Claim, Log, LogOptions, LogReader
 from calve.wal.layout import LogLayout
 from calve.wal.repair import AcceptedLoss, repair, rewrite_durable, rewrite_identity
 from calve.wal.survey import survey
@@ -255,6 +255,25 @@ def test_a_missing_segment_is_reported_and_can_be_given_up(
     with LogReader(DIRECTORY, files=disk) as reader:
         assert read_values(reader, TOPIC, 0) == [*values(oracle, 0)[:3], "hole", 7]
         assert read_values(reader, TOPIC, 1) == [*values(oracle, 1)[:1], "hole", "hole"]
+
+
+def test_a_newest_segment_that_cannot_be_read_is_not_given_up_in_silence(
+    sample: tuple[SimulatedDisk, Oracle],
+) -> None:
+    original, oracle = sample
+    disk = original.copy()
+    disk.damage(LAYOUT.segment(2), lambda content: content.__setitem__(slice(0, 700), bytes(700)))
+    with pytest.raises(Conflict) as refused:
+        repair(disk, LAYOUT, [], dry_run=False)
+    assert "--accept-unknown" in (refused.value.hint or "")
+    known = [AcceptedLoss(TOPIC, 0, 3, 4)]  # the last frame, which the durable end names
+    repair(disk, LAYOUT, known, accept_unknown=True, dry_run=False)
+    with open_log(disk) as log:
+        assert read_values(log.reader(), TOPIC, 0) == [*values(oracle, 0)[:3], "hole"]
+        assert read_values(log.reader(), TOPIC, 1) == values(oracle, 1)[:1]
+        stream = log.stream(TOPIC, 1)
+        with pytest.raises(Conflict, match=r"--accept-loss 1\.\.3"):
+            log.require(TOPIC, 1, Claim(stream.id, committed=3))
 
 
 def test_an_unreadable_durable_file_is_an_error_with_a_way_out(

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.fakes.oracle import TOPIC, read_values, rows
 
-from calve.errors import Corruption
+from calve.errors import Conflict, Corruption
 from calve.wal import Log, LogOptions, OsFiles, Stream
 from calve.wal.layout import LogLayout
-from calve.wal.repair import adopt
+from calve.wal.repair import adopt, repair
 from calve.wal.survey import Survey, survey
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wal"
@@ -131,4 +131,6 @@ def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     before = (path / "00000000000000000001.seg").read_bytes()
     with pytest.raises(Corruption, match="format version 2 is not known here"):
         open_log(path)
+    with pytest.raises(Conflict, match="format version 2"):
+        repair(OsFiles(), LogLayout(path), [], accept_unknown=True, dry_run=False)
     assert (path / "00000000000000000001.seg").read_bytes() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -111,6 +112,11 @@ def dump(call: Call, topic: str, partition: int, start: int | None, limit: int) 
     help="Offsets of TOPIC to give up, from A up to, not including, B; "
     "or TOPIC/PARTITION:A..B, as `verify` prints it. May be given several times.",
 )
+@click.option(
+    "--accept-unknown",
+    is_flag=True,
+    help="Give up the newest segment although nobody knows which offsets it held.",
+)
 @click.option("--durable", is_flag=True, help="Write the file `durable` again.")
 @click.option("--identity", is_flag=True, help="Write the file `log.json` again.")
 @click.option("--adopt", "is_adopted", is_flag=True, help="Let a copy take its original's place.")
@@ -125,7 +131,7 @@ def repair_log(
     losses: tuple[str, ...],
     dry_run: bool,
     yes: bool,
-    **files: bool,
+    **switches: bool,
 ) -> None:
     """Bring a damaged log back to work, giving up only what is accepted by name.
 
@@ -138,17 +144,19 @@ def repair_log(
     """
     layout = _layout(call)
     require_log(_FILES, layout)
-    if any(files.values()):
-        _rewrite_files(call, layout, files, dry_run=dry_run, yes=yes)
+    accept_unknown = switches.pop("accept_unknown")
+    if any(switches.values()):
+        _rewrite_files(call, layout, switches, dry_run=dry_run, yes=yes)
         return
     accepted = [_accepted(text, topic, partition) for text in losses]
     if accepted and not survey(_FILES, layout).damages:
         _give_up(call, layout, accepted, dry_run=dry_run, yes=yes)
         return
-    report = repair(_FILES, layout, accepted, dry_run=True)
+    run = partial(repair, _FILES, layout, accepted, accept_unknown=accept_unknown)
+    report = run(dry_run=True)
     if not dry_run and report.rewritten:
         _confirm(f"rewrite {len(report.rewritten)} segments of {layout.root}?", yes=yes)
-        report = repair(_FILES, layout, accepted, dry_run=False)
+        report = run(dry_run=False)
     _print_report(call, report, dry_run=dry_run)
 
 

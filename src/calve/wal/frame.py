@@ -164,6 +164,11 @@ def is_blank(view: memoryview, position: int) -> bool:
     return found == _NO_HEADER[: len(found)]
 
 
+def salt_at(view: memoryview, position: int) -> int:
+    """The salt in what may be a header."""
+    return int.from_bytes(view[position + 16 : position + 24], "little")
+
+
 def read_header(view: memoryview, position: int, salt: int) -> tuple[Header, str | None]:
     """The header at `position`, proven whole; the payload is not looked at."""
     if position + HEADER_BYTES > len(view):

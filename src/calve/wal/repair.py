@@ -15,6 +15,7 @@ from calve.errors import Conflict, Corruption, InvalidRequest
 from calve.wal.durable import DurableEnd, DurableFile, read_durable, write_all
 from calve.wal.frame import (
     COPIES,
+    HEADER_BYTES,
     ROWS_MAX,
     Flag,
     Header,
@@ -75,13 +76,20 @@ class RepairReport:
 
 
 def repair(
-    files: Files, layout: LogLayout, accepted: Sequence[AcceptedLoss], *, dry_run: bool
+    files: Files,
+    layout: LogLayout,
+    accepted: Sequence[AcceptedLoss],
+    *,
+    accept_unknown: bool = False,
+    dry_run: bool,
 ) -> RepairReport:
     """Write damaged segments anew. Raises Conflict, changing nothing, unless every lost offset
-    is accepted."""
+    is accepted; `accept_unknown` also gives up a newest segment that cannot be read at all."""
     lock = lock_log(files, layout)
     try:
         found = Surveyor(files, layout, is_live=False).survey()
+        _require_known_format(found)
+        _require_known_loss(found, accept_unknown=accept_unknown)
         _lose_what_comes_next(found, accepted)
         _require_accepted(found, accepted)
         report = _plan(layout, found)
@@ -109,6 +117,28 @@ def _lose_what_comes_next(found: Survey, accepted: Sequence[AcceptedLoss]) -> No
         for one in accepted:
             if found.name(number) == one.name and one.first <= end < one.end:
                 newest.damages[-1].lost.append(LostRange(number, end, one.end))
+
+
+def _require_known_format(found: Survey) -> None:
+    for segment in found.segments:
+        if segment.is_foreign:
+            raise Conflict(
+                f"{segment.path}: {segment.damages[0].reason}",
+                hint="it is not damaged: open it with the version of Calve that wrote it",
+                context={"file": str(segment.path)},
+            )
+
+
+def _require_known_loss(found: Survey, *, accept_unknown: bool) -> None:
+    """What older segments held is known from those behind them; for the newest nobody knows."""
+    newest = found.segments[-1]
+    if newest.damages and newest.state is None and not accept_unknown:
+        raise Conflict(
+            f"{newest.path} cannot be read at all, so nobody knows which offsets it held",
+            hint="bring back the file from a copy, or `calve wal repair --accept-unknown`: a "
+            "table that has committed more than is left will ask for --accept-loss",
+            context={"file": str(newest.path)},
+        )
 
 
 def _require_accepted(found: Survey, accepted: Sequence[AcceptedLoss]) -> None:
@@ -183,13 +213,13 @@ class _Repair:
     def _rewrite(self, segment: SegmentSurvey, start: LogState) -> LogState:
         view = memoryview(b"") if segment.is_missing else self._files.map(segment.path)
         draft = _SegmentDraft(segment, start, self._log_id)
-        draft.copy_frames(view, self._schemas(segment, view))
+        draft.copy_frames(view, self._schemas(segment))
         self._keep_aside(segment, view)
-        self._replace(segment, draft.finish())
+        _write_file(self._files, segment.path, draft.finish())
         self._point_durable_at(draft)
         return draft.state
 
-    def _schemas(self, segment: SegmentSurvey, view: memoryview) -> dict[int, bytes]:
+    def _schemas(self, segment: SegmentSurvey) -> dict[int, bytes]:
         """Schemas that rows here need and that only other segments still hold."""
         present = {header.schema for header in segment.frames if header.kind == Kind.SCHEMA}
         wanted = {h.schema for h in segment.frames if h.takes_offsets and h.schema} - present
@@ -210,9 +240,6 @@ class _Repair:
         if not self._files.exists(path):
             _write_file(self._files, path, bytes(view))
 
-    def _replace(self, segment: SegmentSurvey, content: bytes) -> None:
-        _write_file(self._files, segment.path, content)
-
     def _point_durable_at(self, draft: _SegmentDraft) -> None:
         durable = DurableFile.open(self._files, self._layout.durable)
         try:
@@ -228,7 +255,7 @@ class _SegmentDraft:
     """A segment written anew in memory: sealed, with the same number and another salt."""
 
     def __init__(self, old: SegmentSurvey, start: LogState, log_id: UUID) -> None:
-        created_at_us = old.header.created_at_us if old.header else start.last_time_us
+        created_at_us = max(old.header.created_at_us if old.header else 0, start.last_time_us)
         self.header = SegmentHeader(log_id, old.number, new_salt(), created_at_us)
         self._old = old
         self._losses = merge([lost for damage in old.damages for lost in damage.lost])
@@ -265,15 +292,16 @@ class _SegmentDraft:
 
     def _without_lost_rest(self, header: Header) -> Header:
         """An append whose other frames are lost ends here."""
+        if not header.flags & Flag.MORE:
+            return header
         follows = header.position + header.frame_bytes
-        is_followed = any(other.position == follows for other in self._old.frames)
-        if header.flags & Flag.MORE and not is_followed:
-            return header._replace(flags=header.flags & ~Flag.MORE)
-        return header
+        if any(other.position == follows for other in self._old.frames):
+            return header
+        return header._replace(flags=header.flags & ~Flag.MORE)
 
     def _hole_for(self, view: memoryview, header: Header) -> None:
         """A hole that still knows its producer, so that the next sequence is no gap."""
-        begin = header.position + 128
+        begin = header.position + HEADER_BYTES
         producer = bytes(view[begin : begin + header.producer_bytes]).decode(errors="replace")
         flags = header.flags & Flag.PRODUCED
         hole = header._replace(

@@ -64,6 +64,10 @@ class BadSegment(Exception):
         self.reason = reason
 
 
+class UnknownVersion(BadSegment):
+    """Whole, but written by a version that is not known here."""
+
+
 def new_salt() -> int:
     return secrets.randbits(63) | 1
 
@@ -77,7 +81,7 @@ def read_segment_header(view: memoryview) -> SegmentHeader:
     if magic != SEGMENT_MAGIC:
         raise BadSegment(0, "this is not a segment of a log")
     if version != VERSION:
-        raise BadSegment(0, f"format version {version} is not known here, only {VERSION}")
+        raise UnknownVersion(0, f"format version {version} is not known here, only {VERSION}")
     return SegmentHeader(UUID(bytes=log_id), number, salt, created)
 
 

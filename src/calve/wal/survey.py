@@ -9,21 +9,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 from calve.wal.durable import DurableEnd, read_durable
 from calve.wal.frame import (
-    HEADER_BYTES,
+    COPIES,
     BadFrame,
     Frame,
     Header,
     Kind,
+    UnknownFormat,
+    candidates,
     is_blank,
     read_frame,
+    salt_at,
 )
 from calve.wal.scan import later_headers
+from calve.wal.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from calve.wal.segment import (
     BadSegment,
     SegmentHeader,
+    UnknownVersion,
     index_position,
     read_index,
     read_segment_header,
@@ -71,6 +77,7 @@ class SegmentSurvey:
     damages: list[Damage] = field(default_factory=list)
     is_sealed: bool = False
     is_missing: bool = False
+    is_foreign: bool = False  # of a format that is not known here: nothing to be repaired
     bytes: int = 0
     ends_at: int = 0
     torn_bytes: int = 0
@@ -155,7 +162,8 @@ class Surveyor:
         try:
             found.header = read_segment_header(view)
         except BadSegment as error:
-            found.damages.append(Damage(found.path, 0, HEADER_BYTES, error.reason))
+            found.damages.append(Damage(found.path, 0, SEGMENT_HEADER_BYTES, error.reason))
+            found.is_foreign = isinstance(error, UnknownVersion)
             found.header = _header_from_frames(view, found.number)
         if found.header is None:
             return
@@ -171,8 +179,8 @@ class Surveyor:
 
     def _check_state_copies(self, view: memoryview, found: SegmentSurvey) -> None:
         assert found.header is not None
-        size = (found.ends_at - HEADER_BYTES) // 2
-        for position in (HEADER_BYTES, HEADER_BYTES + size):
+        size = (found.ends_at - SEGMENT_HEADER_BYTES) // COPIES
+        for position in range(SEGMENT_HEADER_BYTES, found.ends_at, size):
             try:
                 read_frame(view, position, found.header.salt)
             except BadFrame as error:
@@ -197,7 +205,7 @@ class Surveyor:
         found.is_sealed = index_position(view, salt) is not None
         for frame in self._frames(view, found, _must_hold(view, found, durable)):
             self._take(found, frame)
-        self._check_schemas(view, found)
+        self._check_schemas(found)
         self._check_seal(view, found, is_last=found.number >= durable.segment)
         if found.damages:
             self._last_damaged = found
@@ -238,6 +246,7 @@ class Surveyor:
         limit: int,
     ) -> int:
         """Note the damage, and say where to go on."""
+        found.is_foreign |= isinstance(bad, UnknownFormat)
         reason = bad.reason if bad else "nothing is written here"
         header = bad.header if bad else None
         end = following.position if following else limit
@@ -281,7 +290,7 @@ class Surveyor:
             )
         found.damages[-1].lost.append(lost)
 
-    def _check_schemas(self, view: memoryview, found: SegmentSurvey) -> None:
+    def _check_schemas(self, found: SegmentSurvey) -> None:
         """Rows whose schema is gone are unreadable, though their frames are whole."""
         present = {header.schema for header in found.frames if header.kind == Kind.SCHEMA}
         for header in found.frames:
@@ -347,15 +356,12 @@ def _next_whole(view: memoryview, position: int, salt: int) -> Header | None:
 
 
 def _header_from_frames(view: memoryview, number: int) -> SegmentHeader | None:
-    """The salt, from the state's frame behind a damaged header."""
-    from uuid import UUID
-
-    for position in range(HEADER_BYTES, min(len(view), 1 << 24), 64):
+    """A damaged header made up again from the first whole frame, which knows the salt."""
+    for position in candidates(view, SEGMENT_HEADER_BYTES):
+        salt = salt_at(view, position)
         try:
-            head = memoryview(view)[position : position + HEADER_BYTES]
-            salt = int.from_bytes(head[16:24], "little")
-            frame = read_frame(view, position, salt)
+            read_frame(view, position, salt)
         except BadFrame:
             continue
-        return SegmentHeader(UUID(int=0), number, salt, frame.header.ingested_at_us)
+        return SegmentHeader(UUID(int=0), number, salt, 0)
     return None
