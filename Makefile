@@ -22,7 +22,7 @@ check: setup  ## formatting, lint, types, import layers, dependencies, known vul
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/deptry .
 	$(BIN)/python scripts/audit.py
 
@@ -45,12 +45,13 @@ demo: setup  ## show a table written and read by Python, Spark and DuckDB, on te
 
 bench: setup  ## run the benchmarks
 	@set -e; for benchmark in benchmarks/*.py; do \
-	    echo "$(BIN)/python $$benchmark"; $(BIN)/python "$$benchmark"; \
+	    name=$$(basename $$benchmark .py); \
+	    echo "$(BIN)/python -m benchmarks.$$name"; $(BIN)/python -m "benchmarks.$$name"; \
 	done
 
 torture: setup  ## run the long tests, those marked torture; takes hours, once there are some
 	@$(BIN)/pytest -m torture --timeout 0 $(ARGS) || { status=$$?; \
-	    [ $$status -eq 5 ] && echo "torture: no test is marked so yet"; }
+	    [ $$status -eq 5 ] || exit $$status; echo "torture: no test is marked so yet"; }
 
 clean:  ## remove the environment and whatever was built here; the per-user caches stay
 	rm -rf .venv .build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

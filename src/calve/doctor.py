@@ -31,7 +31,8 @@ from calve.lake import Lake
 from calve.paths import DataLayout, directory_url
 from calve.query.engine import connect
 from calve.settings import SecretUrl, Settings
-from calve.spark.jars import JarCache, spark_home
+from calve.spark.conf import kinds_of
+from calve.spark.jars import JarCache, needed_jars, spark_home
 from calve.spark.java import find_java
 from calve.tables.connect import require_lake
 from calve.tables.probe import probe_store
@@ -205,6 +206,8 @@ def _catalog(settings: Settings) -> str:
 
 
 def _store(settings: Settings) -> str:
+    if settings.storage.dsn is None:
+        return "chosen by the catalog's server for each table"
     with Lake(settings) as lake:
         probe_store(lake.catalog)
     return "written, read and deleted a file"
@@ -218,7 +221,7 @@ def _duckdb() -> str:
 
 
 def _jars(settings: Settings) -> str:
-    paths = JarCache(Path(str(settings.cache))).verified_paths()
+    paths = JarCache(Path(str(settings.cache))).verified_paths(needed_jars(kinds_of(settings)))
     size = sum(path.stat().st_size for path in paths)
     return f"{len(paths)} jars, {size / 1e6:.0f} MB, checksums right"
 

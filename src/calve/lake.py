@@ -38,9 +38,12 @@ class Lake:
                 self._spark = module.LakeSpark(self.settings, self._given_session)
             return self._spark.session
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
+        """Let go of everything; `error` is on its way to the caller, who will want to read it."""
         with self._lock:
             if self._spark is not None:
+                if error is not None:
+                    load_part("spark", "calve.spark.session").keep_words(error)
                 self._spark.close()
                 self._spark = None
         self.catalog.close()
@@ -48,8 +51,8 @@ class Lake:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.close(error)
 
     def __repr__(self) -> str:
         return f"Lake({str(self.settings.data)!r}, catalog={self.settings.catalog.type!r})"

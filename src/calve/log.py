@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Below this, other libraries' words are not for Calve's users unless they ask for them.
 _OTHERS_LEVEL: Final = logging.WARNING
-_QUIET: Final = {"py4j": logging.ERROR, "pyiceberg": logging.ERROR}
+_QUIET: Final = {"py4j": logging.ERROR, "pyiceberg": logging.ERROR, "urllib3": logging.ERROR}
 _MASKED_LENGTH_MIN: Final = 4
 
 _bound: ContextVar[Mapping[str, str]] = ContextVar("calve_bound_ids", default=MappingProxyType({}))

@@ -56,12 +56,8 @@ class TableName:
         return (self.tenant, self.dataset)
 
     @property
-    def identifier(self) -> tuple[str, str, str]:
-        return (self.tenant, self.dataset, self.name)
-
-    @property
     def in_default_dataset(self) -> bool:
         return self.namespace == (DEFAULT_TENANT, DEFAULT_DATASET)
 
     def __str__(self) -> str:
-        return self.name if self.in_default_dataset else ".".join(self.identifier)
+        return self.name if self.in_default_dataset else f"{self.tenant}.{self.dataset}.{self.name}"

@@ -8,8 +8,12 @@ from typing import Final
 
 from calve.errors import MissingPart
 
-# A part is there when this package of another project is.
-_PROOF: Final = {"spark": "pyspark"}
+# A part is there when these packages of other projects are.
+_PROOF: Final = {
+    "aws": ("boto3", "botocore"),
+    "postgres": ("psycopg", "psycopg_pool"),
+    "spark": ("pyspark", "py4j"),
+}
 
 
 def load_part(part: str, module: str) -> ModuleType:
@@ -17,7 +21,7 @@ def load_part(part: str, module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != _PROOF[part]:
+        if (error.name or "").partition(".")[0] not in _PROOF[part]:
             raise
         raise MissingPart(
             f"this needs the part {part!r}, which is not installed",

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.fakes.disk import Crash, SimulatedDisk, Survival
-from tests.fakes.oracle import TOPIC, Oracle, rows
 
 from calve.errors import CalveError
 from calve.wal import Log, LogOptions
+from tests.fakes.disk import Crash, SimulatedDisk, Survival
+from tests.fakes.oracle import TOPIC, Oracle, rows
 
 DIRECTORY = Path("/data/wal")
 OPTIONS = LogOptions(segment_bytes_max=8192, hot_window_seconds=0, free_bytes_min=0)

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fakes.disk import Crash, SimulatedDisk, Survival
-from tests.fakes.oracle import TOPIC, Oracle, read_values, rows
-from tests.faults.test_log_crashes import DIRECTORY, SteppingClock, crash_points, open_log
 
 from calve.errors import CalveError, Conflict, Corruption
 from calve.wal import Claim, Log, LogOptions, LogReader
 from calve.wal.layout import LogLayout
 from calve.wal.repair import AcceptedLoss, repair, rewrite_durable, rewrite_identity
 from calve.wal.survey import survey
+from tests.fakes.disk import Crash, SimulatedDisk, Survival
+from tests.fakes.oracle import TOPIC, Oracle, read_values, rows
+from tests.faults.test_log_crashes import DIRECTORY, SteppingClock, crash_points, open_log
 
 LAYOUT = LogLayout(DIRECTORY)
 FILES = ["00000000000000000001.seg", "00000000000000000002.seg", "durable", "log.json"]

@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.fakes.disk import PartialWrite, SimulatedDisk, Survival
-from tests.fakes.oracle import TOPIC, Oracle, rows
-from tests.faults.test_log_crashes import DIRECTORY, open_log, open_with_partitions
 
 from calve.errors import CalveError, Fenced, Unavailable, UnknownOutcome
 from calve.wal import Log
+from tests.fakes.disk import PartialWrite, SimulatedDisk, Survival
+from tests.fakes.oracle import TOPIC, Oracle, rows
+from tests.faults.test_log_crashes import DIRECTORY, open_log, open_with_partitions
 
 EIO = OSError(errno.EIO, "Input/output error")
 ENOSPC = OSError(errno.ENOSPC, "No space left on device")

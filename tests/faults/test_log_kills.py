@@ -12,12 +12,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.faults.killed_writer import TOPIC, last_notes
 
 from calve.wal import LogReader
 from calve.wal.files import OsFiles
 from calve.wal.layout import LogLayout
 from calve.wal.survey import survey
+from tests.faults.killed_writer import TOPIC, last_notes
 
 WRITER = Path(__file__).with_name("killed_writer.py")
 

@@ -18,15 +18,15 @@ from unittest import mock
 from uuid import UUID
 
 import pyarrow as pa
-from tests.fakes.disk import Crash, SimulatedDisk
-from tests.fakes.oracle import TOPIC, Oracle
-from tests.faults.test_log_crashes import SteppingClock
 
 from calve.wal import Log, LogOptions
 from calve.wal.frame import VERSION, Kind
 from calve.wal.layout import LogLayout
 from calve.wal.recovery import create_log
 from calve.wal.survey import survey
+from tests.fakes.disk import Crash, SimulatedDisk
+from tests.fakes.oracle import TOPIC, Oracle
+from tests.faults.test_log_crashes import SteppingClock
 
 GOLDEN = Path(__file__).parent / "wal" / f"v{VERSION}"
 DIRECTORY = Path("/wal")

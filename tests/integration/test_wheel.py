@@ -73,7 +73,7 @@ def install(requirement: str, directory: Path) -> Installation:
     created = uv("venv", "--python", sys.executable, environment)
     assert created.returncode == 0, created.stderr
     into = ("--python", environment / "bin/python", "--constraints", ROOT / "requirements.lock")
-    # uv's cache holds the pinned versions after `make setup`; the index is asked when it does not.
+    # The index is asked once for what depends on what; after that uv's cache knows it all.
     process = uv("pip", "install", "--offline", *into, requirement)
     if process.returncode:
         process = uv("pip", "install", *into, requirement)

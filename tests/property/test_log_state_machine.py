@@ -13,12 +13,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.fakes.disk import Crash, SimulatedDisk, Survival
-from tests.fakes.oracle import TOPIC, Oracle, rows
-from tests.faults.test_log_crashes import DIRECTORY, open_with_partitions
 
 from calve.errors import CalveError
 from calve.wal import Log
+from tests.fakes.disk import Crash, SimulatedDisk, Survival
+from tests.fakes.oracle import TOPIC, Oracle, rows
+from tests.faults.test_log_crashes import DIRECTORY, open_with_partitions
 
 PARTITION = st.integers(0, 1)
 TORN = st.sampled_from(list(Survival))

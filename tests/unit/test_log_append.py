@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.fakes.oracle import TOPIC, read_values, rows
 
 from calve.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from calve.model import TableName
 from calve.wal import Log, LogOptions, LogReader, NewStream, PendingAppend, Rejected
 from calve.wal.frame import Kind
+from tests.fakes.oracle import TOPIC, read_values, rows
 
 
 @pytest.fixture

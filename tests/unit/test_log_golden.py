@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.fakes.oracle import TOPIC, read_values, rows
 
 from calve.errors import Conflict, Corruption
 from calve.wal import Log, LogOptions, OsFiles, Stream
 from calve.wal.layout import LogLayout
 from calve.wal.repair import adopt, repair
 from calve.wal.survey import Survey, survey
+from tests.fakes.oracle import TOPIC, read_values, rows
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wal"
 ROWS = {

@@ -7,13 +7,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.fakes.oracle import TOPIC, read_values, rows
 
 from calve.errors import CalveError, Conflict
 from calve.model import TableName
 from calve.wal import Claim, Log, LogOptions, OsFiles
 from calve.wal.layout import LogLayout
 from calve.wal.repair import adopt
+from tests.fakes.oracle import TOPIC, read_values, rows
 
 OPTIONS = LogOptions(free_bytes_min=0, hot_window_seconds=0)
 

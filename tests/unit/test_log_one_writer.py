@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.fakes.oracle import TOPIC, read_values, rows
 
 from calve.errors import Conflict
 from calve.wal import Log, LogOptions
+from tests.fakes.oracle import TOPIC, read_values, rows
 
 WRITER = """
 import sys

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fakes.oracle import TOPIC, read_values, rows
 
 from calve.errors import Conflict, InvalidRequest
 from calve.wal import Acknowledgement, Log, LogOptions, Stream
 from calve.wal.producers import SEQUENCES_KEPT, OffsetPair, ProducerKey, ProducerMemory
+from tests.fakes.oracle import TOPIC, read_values, rows
 
 OPTIONS = LogOptions(
     segment_bytes_max=32_768, hot_window_seconds=0, free_bytes_min=0, producers_max=5

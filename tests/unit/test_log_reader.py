@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.fakes.oracle import TOPIC, read_values, rows
-from tests.unit.test_log_retention import HandClock
 
 from calve.errors import NotFound
 from calve.wal import Log, LogOptions, LogReader
 from calve.wal.reader import SEGMENTS_MAPPED_MAX
+from tests.fakes.oracle import TOPIC, read_values, rows
+from tests.unit.test_log_retention import HandClock
 
 OPTIONS = LogOptions(segment_bytes_max=8192, free_bytes_min=0)
 

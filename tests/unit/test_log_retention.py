@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.fakes.oracle import TOPIC, read_values, rows
 
 from calve.errors import NotFound, Unavailable
 from calve.wal import Log, LogOptions, OsFiles, Stream
+from tests.fakes.oracle import TOPIC, read_values, rows
 
 
 class HandClock:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.fakes.disk import SimulatedDisk, Survival
-from tests.fakes.oracle import TOPIC, read_values, rows
 
 from calve.settings.tree import WalSettings
 from calve.wal import Log, LogOptions, LogReader
 from calve.wal.options import SyncMode
+from tests.fakes.disk import SimulatedDisk, Survival
+from tests.fakes.oracle import TOPIC, read_values, rows
 
 DIRECTORY = Path("/wal")
 

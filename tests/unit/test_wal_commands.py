@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.fakes.oracle import TOPIC, rows
 
 from calve.wal import Log, LogOptions, Rejected
+from tests.fakes.oracle import TOPIC, rows
 
 ROOT = Path(__file__).parents[2]
 

@@ -31,7 +31,7 @@ CALVE: Final = {
     "wal": Entry("wal", "wal", "Look at the write-ahead log, verify and repair it."),
 }
 ICEBERG_MANAGER: Final = {
-    "describe": Entry("table", "describe", "Show a table's schema, partitioning and state."),
+    "describe": Entry("table", "describe", "Show a table's columns, partitioning and state."),
     "list": Entry("table", "list_tables", "List the lake's tables."),
 }
 

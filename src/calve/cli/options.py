@@ -47,7 +47,13 @@ class Call:
         return load_settings(config=self.config, flags=self._flags)
 
     def settings(self) -> Settings:
-        return self.load().settings
+        """The settings for a command that does work, and so may have something to log."""
+        settings = self.load().settings
+        # Commands that only look at the configuration need not wait for it.
+        from calve.log import configure_logs
+
+        configure_logs(settings)
+        return settings
 
 
 def common_options(command: _F) -> _F:

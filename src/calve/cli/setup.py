@@ -10,12 +10,14 @@ import click
 from calve.cli.options import Call, common_options
 from calve.cli.output import print_json, say
 from calve.errors import MissingPart
-from calve.spark.jars import Jar, JarCache, pinned_jars, spark_home
+from calve.spark.conf import kinds_of
+from calve.spark.jars import Jar, JarCache, needed_jars, spark_home
 
 
 @click.command()
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing when there is nothing to do.")
 @common_options
-def setup(call: Call) -> None:
+def setup(call: Call, *, quiet: bool) -> None:
     """Fetch what the installed parts need, once; do nothing when it is all there.
 
     \b
@@ -31,11 +33,12 @@ def setup(call: Call) -> None:
         return
     cache = JarCache(settings.cache)
     ivy = settings.spark.conf.get("spark.jars.ivySettings")
-    fetched = cache.missing()
+    needed = needed_jars(kinds_of(settings))
+    fetched = cache.missing(needed)
     for jar in fetched:
         _fetch(cache, jar, Path(ivy) if ivy else None)
-    if not fetched:
-        say(f"all {len(pinned_jars())} jars are in {cache.directory}")
+    if not fetched and not quiet:
+        say(f"all {len(needed)} jars are in {cache.directory}")
     _report(call, settings.cache, fetched=fetched)
 
 

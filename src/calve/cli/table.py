@@ -24,8 +24,7 @@ def list_tables(call: Call) -> None:
     \b
     Example: calve table list --data ./calve-data
     """
-    settings = call.settings()
-    with Lake(settings, create=False) as lake:
+    with Lake(call.settings(), create=False) as lake:
         names = lake.catalog.list_tables()
     if call.as_json:
         print_json(
@@ -37,7 +36,7 @@ def list_tables(call: Call) -> None:
     elif names:
         print_table(("TABLE",), [(name,) for name in names])
     else:
-        say(f"the lake in {settings.data} has no tables yet")
+        say("the lake has no tables yet")
 
 
 @table.command()

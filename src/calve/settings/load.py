@@ -7,13 +7,13 @@ valid key. Nothing else in Calve reads the environment or a configuration file.
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
-import platformdirs
 
 from calve.errors import Denied, InvalidSettings, NotFound
 from calve.paths import DataLayout, directory_url, local_directory
@@ -96,7 +96,7 @@ def load_settings(
         except _BadValue as error:
             problems.append(f"{item.origin}: {item.name}: {error}")
     if not problems:
-        _derive(values, origins, directory)
+        _derive(values, origins, environ, directory)
         problems.extend(_contradictions(values))
     if problems:
         raise InvalidSettings(
@@ -307,17 +307,24 @@ def _kind(value: object) -> str:
     )
 
 
-def _derive(values: dict[str, object], origins: dict[str, str], directory: Path) -> None:
+def _derive(
+    values: dict[str, object],
+    origins: dict[str, str],
+    environ: Mapping[str, str],
+    directory: Path,
+) -> None:
     """Fill in what follows from other settings."""
     data = Path(os.path.abspath(directory / str(values["data"])))
     layout = DataLayout(data)
     derived: dict[str, object] = {
         "data": data,
-        "cache": Path(platformdirs.user_cache_dir("calve", appauthor=False)),
-        "storage.dsn": directory_url(data),
+        "cache": _user_cache(environ) / "calve",
         "wal.path": layout.wal,
         "state.dsn": SecretUrl(f"sqlite:///{layout.state}"),
     }
+    # A REST catalog's server chooses where tables lie, unless the user does.
+    if values["catalog.type"] != "rest":
+        derived["storage.dsn"] = directory_url(data)
     if values["catalog.type"] == "sql":
         derived["catalog.uri"] = SecretUrl(f"sqlite:///{layout.catalog}")
     for name, value in derived.items():
@@ -327,11 +334,30 @@ def _derive(values: dict[str, object], origins: dict[str, str], directory: Path)
                 origins[name] = f"{DEFAULT}, from data"
 
 
+def _user_cache(environ: Mapping[str, str]) -> Path:
+    """The platform's place for what can be fetched again."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    named = environ.get("XDG_CACHE_HOME", "")
+    return Path(named) if os.path.isabs(named) else Path.home() / ".cache"
+
+
 def _contradictions(values: Mapping[str, object]) -> Iterator[str]:
     """What each value allows but all of them together do not."""
-    dsn = str(values["storage.dsn"])
-    scheme, found, _ = dsn.partition("://")
-    directory = local_directory(dsn)
+    yield from _store_problems(values["storage.dsn"])
+    pool = "catalog.pool"
+    least, most = values[f"{pool}.min_connections"], values[f"{pool}.max_connections"]
+    assert isinstance(least, int)
+    assert isinstance(most, int)
+    if least > most:
+        yield f"{pool}.min_connections: {least} is more than {pool}.max_connections, {most}"
+
+
+def _store_problems(dsn: object) -> Iterator[str]:
+    if dsn is None:
+        return
+    scheme, found, _ = str(dsn).partition("://")
+    directory = local_directory(str(dsn))
     if not found or scheme not in _STORAGE_SCHEMES or (directory and not directory.is_absolute()):
         yield (
             f"storage.dsn: {dsn!r} is not a store; "
@@ -342,12 +368,6 @@ def _contradictions(values: Mapping[str, object]) -> Iterator[str]:
             f"storage.dsn: {dsn!r} has one of {' '.join(sorted(_NOT_IN_PATHS))} in it, "
             "which Iceberg's libraries read as parts of a URL; choose another directory"
         )
-    pool = "catalog.pool"
-    least, most = values[f"{pool}.min_connections"], values[f"{pool}.max_connections"]
-    assert isinstance(least, int)
-    assert isinstance(most, int)
-    if least > most:
-        yield f"{pool}.min_connections: {least} is more than {pool}.max_connections, {most}"
 
 
 def _build(section: type[_S], values: Mapping[str, object], prefix: str) -> _S:

@@ -17,7 +17,7 @@ MEANINGS: Final = {
     "catalog.pool.connection_timeout_ms": "how long to wait for a connection",
     "catalog.pool.idle_timeout_seconds": "when an unused connection above the minimum is closed",
     "catalog.pool.max_lifetime_seconds": "when a connection is replaced",
-    "storage.dsn": "below which all tables lie: file:///dir, s3://bucket/prefix/ or memory://",
+    "storage.dsn": "below which all tables lie: file:///dir, s3://bucket/prefix/, memory://",
     "storage.region": "the store's region",
     "storage.endpoint": "the address of an S3-compatible store",
     "storage.path_style": "address buckets in the path instead of the host name",

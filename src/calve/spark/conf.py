@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from calve.errors import InvalidRequest
 from calve.settings import Settings, looks_secret
@@ -21,6 +22,13 @@ CATALOG_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
 # table can never lie inside one of Calve's, whose names begin with a letter.
 SPARK_DIRECTORY: Final = "_spark"
 
+REST_DEFAULTS: Final = {
+    "header.X-Iceberg-Access-Delegation": "vended-credentials",
+    "rest.client.connection-timeout-ms": "5000",
+    "rest.client.socket-timeout-ms": "30000",
+}
+
+_ANSWER_SECONDS_MAX: Final = 30
 _BUSY_TIMEOUT_MS: Final = 60_000
 _LOOPBACK: Final = "127.0.0.1"
 _REDACTED: Final = r"(?i)secret|password|passphrase|token|credential|access[.-]?key|\.uri$"
@@ -35,7 +43,9 @@ def is_local(settings: Settings) -> bool:
     return settings.spark.master.startswith("local")
 
 
-def session_conf(settings: Settings, *, jars: Iterable[Path], log_config: Path) -> dict[str, str]:
+def session_conf(
+    settings: Settings, *, jars: Iterable[Path], java_options: Iterable[str]
+) -> dict[str, str]:
     """What a new session is started with; the user's own values win, or are added to lists."""
     conf = {
         "spark.master": settings.spark.master,
@@ -43,9 +53,7 @@ def session_conf(settings: Settings, *, jars: Iterable[Path], log_config: Path) 
         "spark.jars": ",".join(map(str, jars)),
         "spark.sql.extensions": ICEBERG_EXTENSIONS,
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": " ".join(
-            ("-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={log_config.as_uri()}")
-        ),
+        "spark.driver.extraJavaOptions": " ".join(("-Duser.timezone=UTC", *java_options)),
         "spark.pyspark.python": sys.executable,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -72,6 +80,17 @@ def without_secrets(conf: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in conf.items() if not looks_secret(key)}
 
 
+def kinds_of(settings: Settings) -> frozenset[str]:
+    """What the lake's catalog and store are, as far as it decides which jars Spark needs."""
+    kinds: set[str] = set()
+    if settings.catalog.type == "sql":
+        kinds.add("postgres" if _uri(settings).startswith("postgresql") else "sqlite")
+    signed = settings.catalog.properties.get("rest.sigv4-enabled", "").lower() == "true"
+    if settings.catalog.type == "glue" or signed or _is_s3(settings):
+        kinds.add("aws")
+    return frozenset(kinds)
+
+
 def catalog_conf(settings: Settings) -> dict[str, str]:
     """What makes the lake's catalog the default one of a session, under its own name."""
     prefix = f"spark.sql.catalog.{settings.catalog.name}"
@@ -79,13 +98,109 @@ def catalog_conf(settings: Settings) -> dict[str, str]:
         # With Spark's cache on, work that follows another program's commit does not see it.
         "cache-enabled": "false",
         "default-namespace": "default.default",
-        "warehouse": f"{_warehouse(settings)}/{SPARK_DIRECTORY}",
+        **_store(settings),
+        **_catalog(settings),
         **settings.storage.properties,
         **settings.catalog.properties,
-        **_connection(settings),
     }
     conf = {f"{prefix}.{key}": value for key, value in properties.items()}
     return {prefix: CATALOG_CLASS, **conf, "spark.sql.defaultCatalog": settings.catalog.name}
+
+
+def java_properties(settings: Settings) -> dict[str, str]:
+    """What Iceberg's Glue and role clients take from nowhere else; secret, so set at run time."""
+    storage = settings.storage
+    takes_them = settings.catalog.type == "glue" or storage.role_arn
+    if not takes_them or not (storage.access_key_id and storage.secret_access_key):
+        return {}
+    return {
+        "aws.accessKeyId": storage.access_key_id,
+        "aws.secretAccessKey": storage.secret_access_key.reveal(),
+    }
+
+
+def _catalog(settings: Settings) -> dict[str, str]:
+    match settings.catalog.type:
+        case "sql":
+            return {**_database(settings), "warehouse": _warehouse(settings)}
+        case "rest":
+            return {"type": "rest", "uri": _uri(settings), **REST_DEFAULTS}
+        case "glue":
+            return _glue(settings)
+        case "memory":
+            raise InvalidRequest(
+                "a catalog in memory is in this Python process, where Spark cannot see it",
+                hint="use the SQL catalog, the default, to work with Spark",
+            )
+
+
+def _database(settings: Settings) -> dict[str, str]:
+    common = {"type": "jdbc", "jdbc.schema-version": "V1"}
+    uri = _uri(settings)
+    if uri.startswith("sqlite:///"):
+        return common | {
+            "uri": f"jdbc:sqlite:{uri.removeprefix('sqlite:///')}",
+            "jdbc.busy_timeout": str(_BUSY_TIMEOUT_MS),
+            "jdbc.synchronous": "FULL",
+        }
+    parsed = urlsplit(uri)
+    place = f"{parsed.hostname or 'localhost'}:{parsed.port or 5432}{parsed.path}"
+    login = {"jdbc.user": parsed.username, "jdbc.password": parsed.password}
+    return common | {
+        "uri": f"jdbc:postgresql://{place}" + (f"?{parsed.query}" if parsed.query else ""),
+        **{key: unquote(value) for key, value in login.items() if value},
+        "jdbc.connectTimeout": str(max(1, settings.catalog.pool.connection_timeout_ms // 1000)),
+        "jdbc.socketTimeout": str(_ANSWER_SECONDS_MAX),
+        "jdbc.ApplicationName": "calve",
+    }
+
+
+def _glue(settings: Settings) -> dict[str, str]:
+    given = {"glue.endpoint": _uri(settings), "client.region": settings.storage.region}
+    return {
+        "catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog",
+        "default-namespace": "default__default",
+        "warehouse": _warehouse(settings),
+        **({} if _is_s3(settings) else {"io-impl": "org.apache.iceberg.hadoop.HadoopFileIO"}),
+        **_aws_login(settings),
+        **{key: value for key, value in given.items() if value},
+    }
+
+
+def _store(settings: Settings) -> dict[str, str]:
+    if not _is_s3(settings):
+        return {}
+    storage = settings.storage
+    given = {"s3.endpoint": storage.endpoint, "client.region": storage.region}
+    return {
+        "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        "s3.path-style-access": "true" if storage.path_style else "false",
+        **_aws_login(settings),
+        **{key: value for key, value in given.items() if value},
+    }
+
+
+def _aws_login(settings: Settings) -> dict[str, str]:
+    """How Iceberg's AWS client logs in; without any of these, as the machine offers."""
+    storage = settings.storage
+    login = {}
+    if storage.access_key_id and storage.secret_access_key and not storage.role_arn:
+        login = {
+            "s3.access-key-id": storage.access_key_id,
+            "s3.secret-access-key": storage.secret_access_key.reveal(),
+        }
+    if storage.role_arn:
+        login |= {
+            "client.factory": "org.apache.iceberg.aws.AssumeRoleAwsClientFactory",
+            "client.assume-role.arn": storage.role_arn,
+            "client.assume-role.region": storage.region or "us-east-1",
+            "client.assume-role.session-name": "calve",
+        }
+    elif storage.profile:
+        login["client.credentials-provider"] = (
+            "software.amazon.awssdk.auth.credentials.ProfileCredentialsProvider"
+        )
+    return login
 
 
 def _warehouse(settings: Settings) -> str:
@@ -95,20 +210,18 @@ def _warehouse(settings: Settings) -> str:
             "files in memory:// are in this Python process, where Spark cannot see them",
             hint="use a local directory, file:///…, to work with Spark",
         )
-    return dsn.rstrip("/")
+    return f"{dsn.rstrip('/')}/{SPARK_DIRECTORY}"
 
 
-def _connection(settings: Settings) -> dict[str, str]:
-    uri = settings.catalog.uri.reveal() if settings.catalog.uri else ""
-    if settings.catalog.type == "sql" and uri.startswith("sqlite:///"):
-        return {
-            "type": "jdbc",
-            "uri": f"jdbc:sqlite:{uri.removeprefix('sqlite:///')}",
-            "jdbc.schema-version": "V1",
-            "jdbc.busy_timeout": str(_BUSY_TIMEOUT_MS),
-            "jdbc.synchronous": "FULL",
-        }
-    raise InvalidRequest(
-        f"Spark cannot open a catalog of type {settings.catalog.type!r} with this version",
-        hint="use the SQL catalog on SQLite, the default, to work with Spark",
+def _is_s3(settings: Settings) -> bool:
+    dsn = settings.storage.dsn
+    # Where a server chooses the place of tables, an address or a region says that it is in S3.
+    return (
+        dsn.startswith("s3://")
+        if dsn
+        else bool(settings.storage.endpoint or settings.storage.region)
     )
+
+
+def _uri(settings: Settings) -> str:
+    return settings.catalog.uri.reveal() if settings.catalog.uri else ""

@@ -13,7 +13,8 @@ import os
 import subprocess
 import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,7 @@ class Jar(msgspec.Struct, frozen=True):
     version: str
     bytes: int
     sha256: str
+    needed_by: str | None = None
 
     @property
     def file_name(self) -> str:
@@ -46,6 +48,11 @@ def pinned_jars() -> list[Jar]:
     return msgspec.convert(tomllib.loads(text)["jar"], list[Jar])
 
 
+def needed_jars(kinds: AbstractSet[str]) -> list[Jar]:
+    """The jars for lakes of these kinds of catalog and store."""
+    return [jar for jar in pinned_jars() if jar.needed_by is None or jar.needed_by in kinds]
+
+
 class JarCache:
     """The directory of one user in which the jars lie."""
 
@@ -55,17 +62,17 @@ class JarCache:
     def path(self, jar: Jar) -> Path:
         return self.directory / jar.file_name
 
-    def verified_paths(self) -> list[Path]:
-        """Every pinned jar's file, after its content was checked."""
-        return [self._verified(jar) for jar in pinned_jars()]
+    def verified_paths(self, jars: Iterable[Jar]) -> list[Path]:
+        """The jars' files, after their content was checked."""
+        return [self._verified(jar) for jar in jars]
 
     def is_whole(self, jar: Jar) -> bool:
         path = self.path(jar)
         return path.is_file() and _sha256(path) == jar.sha256
 
-    def missing(self) -> list[Jar]:
+    def missing(self, jars: Iterable[Jar]) -> list[Jar]:
         """What has to be fetched: jars that are not there, or not as they were pinned."""
-        return [jar for jar in pinned_jars() if not self.is_whole(jar)]
+        return [jar for jar in jars if not self.is_whole(jar)]
 
     def fetch(self, jar: Jar, *, ivy_settings: Path | None = None, progress: Progress) -> Path:
         """Download a jar with the Ivy that comes inside PySpark; `progress` is told the bytes."""

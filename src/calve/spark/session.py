@@ -29,17 +29,27 @@ from calve.spark.conf import (
     ICEBERG_EXTENSIONS,
     catalog_conf,
     is_local,
+    java_properties,
+    kinds_of,
     session_conf,
     without_secrets,
 )
-from calve.spark.jars import JarCache
+from calve.spark.jars import JarCache, needed_jars
 from calve.spark.java import find_java
+from calve.spark.truststore import trust_options
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
 _STOP_SECONDS_MAX: Final = 30
 _LOG_LINES: Final = 15
+
+
+def keep_words(error: BaseException) -> None:
+    """Let an error of Spark's, which asks its JVM for its text, outlive that JVM."""
+    if isinstance(error, Py4JError | PySparkException):
+        kind, text = type(error), str(error)
+        error.__class__ = type(kind.__name__, (kind,), {"__str__": lambda _: text})
 
 
 class _SharedSpark:
@@ -54,6 +64,8 @@ class _SharedSpark:
         with self._lock:
             if self._context is None:
                 self._context = _start(settings)
+            else:
+                _require_jars(self._context, settings)
             self._users += 1
             return self._context
 
@@ -80,6 +92,8 @@ class LakeSpark:
                 _require_iceberg(session)
             for key, value in conf.items():
                 self.session.conf.set(key, value)
+            for key, value in java_properties(settings).items():
+                _jvm(self.session).java.lang.System.setProperty(key, value)
         except BaseException:
             self.close()
             raise
@@ -101,22 +115,38 @@ def _start(settings: Settings) -> SparkContext:
             "this program has a Spark session of its own already",
             hint="pass it in: calve.open(..., spark=session)",
         )
-    log = DataLayout(settings.data).spark_log
+    layout = DataLayout(settings.data)
+    jars = JarCache(Path(str(settings.cache))).verified_paths(needed_jars(kinds_of(settings)))
     log_config = importlib.resources.files("calve.spark") / "log4j2.properties"
     with importlib.resources.as_file(log_config) as config:
-        conf = session_conf(
-            settings, jars=JarCache(Path(str(settings.cache))).verified_paths(), log_config=config
-        )
+        options = [
+            f"-Dlog4j2.configurationFile={config.as_uri()}",
+            *trust_options(settings, layout.own / "spark"),
+            *([f"-Daws.profile={settings.storage.profile}"] if settings.storage.profile else []),
+        ]
+        conf = session_conf(settings, jars=jars, java_options=options)
         try:
-            gateway = _launch(conf, log, on_loopback=is_local(settings))
-            return SparkContext(
-                conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway
-            )
+            gateway = _launch(conf, layout.spark_log, on_loopback=is_local(settings))
+            return _context(conf, gateway)
         except (PySparkException, Py4JError, OSError) as error:
             raise Unavailable(
-                f"Spark did not start: {str(error).splitlines()[0]}\n{_last_lines(log)}",
-                hint=f"the whole story is in {log}; `calve doctor` checks what Spark needs",
+                f"Spark did not start: {str(error).splitlines()[0]}\n"
+                f"{_last_lines(layout.spark_log)}",
+                hint=f"the whole story is in {layout.spark_log}; `calve doctor` checks the rest",
             ) from error
+
+
+def _context(conf: dict[str, str], gateway: Any) -> SparkContext:
+    # PySpark keeps the gateway of a session that was stopped, and would prefer it to ours.
+    SparkContext._gateway = None  # noqa: SLF001
+    SparkContext._jvm = None  # noqa: SLF001
+    try:
+        return SparkContext(
+            conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway
+        )
+    except BaseException:
+        _end_jvm(gateway)
+        raise
 
 
 def _launch(conf: dict[str, str], log: Path, *, on_loopback: bool) -> JavaGateway:
@@ -149,6 +179,10 @@ def _stop(context: SparkContext) -> None:
     gateway: Any = context._gateway  # noqa: SLF001
     with suppress(Py4JError, OSError):
         context.stop()
+    _end_jvm(gateway)
+
+
+def _end_jvm(gateway: Any) -> None:
     with suppress(Py4JError, OSError):
         gateway.shutdown()
     SparkContext._gateway = None  # noqa: SLF001
@@ -165,6 +199,17 @@ def _stop(context: SparkContext) -> None:
         process.wait()
 
 
+def _require_jars(context: SparkContext, settings: Settings) -> None:
+    """Spark loads jars when it starts; a lake of another kind may need more of them."""
+    loaded = context.getConf().get("spark.jars", "") or ""
+    missing = [jar for jar in needed_jars(kinds_of(settings)) if jar.file_name not in loaded]
+    if missing:
+        raise InvalidRequest(
+            f"this program's Spark was started without {missing[0].file_name}",
+            hint="open this lake's Spark first, or in another process",
+        )
+
+
 def _require_iceberg(session: SparkSession) -> None:
     """Refuse a user's session that could not open the catalog, before anything is changed in it."""
     extensions = session.conf.get("spark.sql.extensions", "") or ""
@@ -179,10 +224,14 @@ def _require_iceberg(session: SparkSession) -> None:
 
 def _can_load(session: SparkSession, class_name: str) -> bool:
     try:
-        session._jvm.Thread.currentThread().getContextClassLoader().loadClass(class_name)  # type: ignore[union-attr]  # noqa: SLF001
+        _jvm(session).Thread.currentThread().getContextClassLoader().loadClass(class_name)
     except Py4JError:
         return False
     return True
+
+
+def _jvm(session: SparkSession) -> Any:
+    return session._jvm  # noqa: SLF001
 
 
 def _last_lines(log: Path) -> str:

@@ -20,6 +20,9 @@ from calve.model import TableName
 
 TABLES_MAX: Final = 1_000
 
+_KEYS_END_MS: Final = "s3.session-token-expires-at-ms"
+_KEYS_MARGIN_SECONDS: Final = 60
+
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
@@ -42,7 +45,7 @@ class TableCache:
         """The table, at most as old as the time to live."""
         with self._lock:
             held = self._loaded.get(name)
-            if held and not self._is_expired(held[0]):
+            if held and not self._is_expired(held[0]) and not self._is_locked_out(held[1]):
                 self._loaded.move_to_end(name)
                 return held[1]
         return self.reload(name)
@@ -77,6 +80,14 @@ class TableCache:
 
     def _is_expired(self, loaded_at: float) -> bool:
         return self._clock.monotonic() - loaded_at >= self._ttl_seconds
+
+    def _is_locked_out(self, table: Table) -> bool:
+        """Whether the keys that the catalog handed out with the table are about to end."""
+        ends_ms = table.io.properties.get(_KEYS_END_MS)
+        if not ends_ms:
+            return False
+        left_seconds = int(ends_ms) / 1000 - self._clock.now().timestamp()
+        return left_seconds <= _KEYS_MARGIN_SECONDS
 
     def _keep(self, name: TableName, loaded_at: float, table: Table) -> None:
         with self._lock:

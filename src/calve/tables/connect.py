@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 from pyiceberg.catalog import Catalog
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from calve.errors import Denied, InvalidSettings, NotFound
+from calve.parts import load_part
 from calve.paths import local_directory
 from calve.settings import Settings
-from calve.tables import memory_store
-from calve.tables.sql import IN_MEMORY, EngineCatalog, sqlite_engine
+from calve.tables.catalogs.sql import EngineCatalog
+from calve.tables.catalogs.sqlite import IN_MEMORY, sqlite_engine
+from calve.tables.stores import memory, s3
+
+_URI_HINT: Final = "write sqlite:////absolute/path/catalog.db or postgresql://user@host/database"
 
 
 def require_lake(settings: Settings) -> None:
@@ -26,36 +31,41 @@ def require_lake(settings: Settings) -> None:
         )
 
 
-def connect_store(settings: Settings) -> str:
-    """The URL below which all tables lie; a local directory is made if it is missing."""
-    dsn = str(settings.storage.dsn)
-    if dsn.startswith(f"{memory_store.SCHEME}://"):
-        return memory_store.own_warehouse(dsn)
-    if directory := local_directory(dsn):
-        make_directory(directory, purpose="storage.dsn")
-        return dsn
-    raise InvalidSettings(
-        f"storage.dsn: {dsn} is a kind of store that this version cannot open",
-        hint="use file:///directory or memory://",
-    )
+def warehouse_url(settings: Settings) -> str | None:
+    """The URL below which all tables lie; None where the catalog's server chooses their places."""
+    dsn = settings.storage.dsn
+    return memory.own_warehouse(dsn) if dsn and dsn.startswith(f"{memory.SCHEME}://") else dsn
 
 
-def connect_catalog(settings: Settings, warehouse: str) -> Catalog:
-    """PyIceberg's catalog, its own tables made if they are missing."""
-    properties = {**settings.storage.properties, **settings.catalog.properties}
+def connect_catalog(settings: Settings, warehouse: str | None, *, create: bool = True) -> Catalog:
+    """PyIceberg's catalog. What is missing is made, after all that can be refused was."""
+    properties = {
+        **_store_properties(settings, warehouse),
+        **settings.storage.properties,
+        **settings.catalog.properties,
+    }
+    if settings.catalog.type == "rest":
+        return _rest_catalog(settings, properties)
+    assert warehouse is not None
     properties["warehouse"] = warehouse
-    if warehouse.startswith(f"{memory_store.SCHEME}://"):
-        properties["py-io-impl"] = memory_store.FILE_IO
     match settings.catalog.type:
         case "sql":
-            return _sql_catalog(settings, properties)
+            return _sql_catalog(settings, properties, create=create)
         case "memory":
-            return EngineCatalog(settings.catalog.name, sqlite_engine(IN_MEMORY), **properties)
-        case other:
-            raise InvalidSettings(
-                f"catalog.type: {other!r} is a kind of catalog that this version cannot open",
-                hint="use sql or memory",
-            )
+            _make_store(warehouse)
+            engine = sqlite_engine(IN_MEMORY)
+            return EngineCatalog(settings.catalog.name, engine, properties, retry=settings.retry)
+        case "glue":
+            return _glue_catalog(settings, properties)
+
+
+def _store_properties(settings: Settings, warehouse: str | None) -> dict[str, str]:
+    if warehouse and warehouse.startswith(f"{memory.SCHEME}://"):
+        return {"py-io-impl": memory.FILE_IO}
+    # Where the server chooses, it may well choose S3.
+    if warehouse is None or warehouse.startswith(f"{s3.SCHEME}://"):
+        return s3.store_properties(settings.storage)
+    return {}
 
 
 def _sqlite_file(settings: Settings) -> Path | None:
@@ -66,17 +76,26 @@ def _sqlite_file(settings: Settings) -> Path | None:
     return Path(str(url.database)) if in_file else None
 
 
-def _sql_catalog(settings: Settings, properties: dict[str, str]) -> Catalog:
+def _sql_catalog(settings: Settings, properties: dict[str, str], *, create: bool) -> Catalog:
     url = _database_url(settings)
-    if url.get_backend_name() != "sqlite":
-        raise InvalidSettings(
-            f"catalog.uri: {settings.catalog.uri} is a database that this version cannot open",
-            hint="use sqlite:////absolute/path/catalog.db",
-        )
-    if file := _sqlite_file(settings):
-        make_directory(file.parent, purpose="catalog.uri")
-    uri = url.render_as_string(hide_password=False)
-    return EngineCatalog(settings.catalog.name, sqlite_engine(url), uri=uri, **properties)
+    match url.get_backend_name():
+        case "sqlite":
+            _make_store(properties["warehouse"])
+            if file := _sqlite_file(settings):
+                make_directory(file.parent, purpose="catalog.uri")
+            engine = sqlite_engine(url)
+        case "postgresql":
+            postgres = load_part("postgres", "calve.tables.catalogs.postgres")
+            engine = postgres.postgres_engine(url, settings.catalog.pool)
+            _make_store(properties["warehouse"])
+        case other:
+            raise InvalidSettings(
+                f"catalog.uri: {settings.catalog.uri} is a database of the unknown kind {other}",
+                hint=_URI_HINT,
+            )
+    return EngineCatalog(
+        settings.catalog.name, engine, properties, retry=settings.retry, create=create
+    )
 
 
 def _database_url(settings: Settings) -> URL:
@@ -85,9 +104,52 @@ def _database_url(settings: Settings) -> URL:
         return make_url(settings.catalog.uri.reveal())
     except ArgumentError as error:
         raise InvalidSettings(
-            f"catalog.uri: {settings.catalog.uri} is not a database URL",
-            hint="write sqlite:////absolute/path/catalog.db",
+            f"catalog.uri: {settings.catalog.uri} is not a database URL", hint=_URI_HINT
         ) from error
+
+
+def _rest_catalog(settings: Settings, properties: dict[str, str]) -> Catalog:
+    if settings.catalog.uri is None:
+        raise InvalidSettings(
+            "catalog.uri: a REST catalog needs the address of its server",
+            hint='write catalog.uri = "https://host/path", without the /v1',
+        )
+    bundle = properties.get("ssl.cabundle")
+    if bundle and not Path(bundle).is_file():
+        raise NotFound(
+            f"catalog.properties.ssl.cabundle: there is no file {bundle}",
+            hint="name the PEM file of the server's CA by its absolute path",
+        )
+    # Loading it costs what only users of a REST catalog should pay.
+    from calve.tables.catalogs.rest import CalveRestCatalog
+
+    return CalveRestCatalog(
+        settings.catalog.name,
+        retry=settings.retry,
+        signing_session=_signing_session(settings, properties),
+        uri=settings.catalog.uri.reveal(),
+        **properties,
+    )
+
+
+def _signing_session(settings: Settings, properties: dict[str, str]) -> object | None:
+    """Who signs the requests, if they are to be signed."""
+    if properties.get("rest.sigv4-enabled", "").lower() != "true":
+        return None
+    aws = load_part("aws", "calve.tables.aws")
+    return aws.signing_session(settings.storage)  # type: ignore[no-any-return]
+
+
+def _glue_catalog(settings: Settings, properties: dict[str, str]) -> Catalog:
+    glue = load_part("aws", "calve.tables.catalogs.glue")
+    catalog: Catalog = glue.glue_catalog(settings, properties)
+    _make_store(properties["warehouse"])
+    return catalog
+
+
+def _make_store(warehouse: str) -> None:
+    if directory := local_directory(warehouse):
+        make_directory(directory, purpose="storage.dsn")
 
 
 def make_directory(path: Path, *, purpose: str) -> None:

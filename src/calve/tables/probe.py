@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from pyiceberg.io import load_file_io
 
-from calve.errors import Corruption
+from calve.errors import Corruption, InvalidRequest
 from calve.paths import OWN_DIRECTORY
 from calve.tables.catalog import LakeCatalog
 from calve.tables.translate import translating
@@ -14,6 +14,8 @@ from calve.tables.translate import translating
 
 def probe_store(catalog: LakeCatalog) -> None:
     """Write a file, read it back and delete it."""
+    if catalog.warehouse is None:
+        raise InvalidRequest("the catalog's server chooses the store; there is none to try")
     content = uuid4().bytes
     location = f"{catalog.warehouse.rstrip('/')}/{OWN_DIRECTORY}/probe-{uuid4().hex}"
     with translating():

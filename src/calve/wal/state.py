@@ -201,7 +201,7 @@ def _stream_record(stream: Stream) -> _StreamRecord:
     return _StreamRecord(
         stream.number,
         stream.id.bytes,
-        stream.topic.identifier,
+        (stream.topic.tenant, stream.topic.dataset, stream.topic.name),
         stream.partition,
         stream.first_offset,
     )

@@ -5,7 +5,8 @@ Two lakes with a plain `memory://` never see each other's files; closing a lake 
 
 from __future__ import annotations
 
-from typing import Final
+import io
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 from fsspec.implementations.memory import MemoryFileSystem
@@ -17,10 +18,24 @@ SCHEME: Final = "memory"
 _OWN_PREFIX: Final = f"{SCHEME}://__lake-"
 
 
+class SharedMemory(MemoryFileSystem):  # type: ignore[misc]
+    """fsspec's files in memory, for several threads.
+
+    fsspec hands one file object, with one position, to everybody who opens a file.
+    """
+
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        opened = super()._open(path, mode, **options)
+        return io.BytesIO(opened.getvalue()) if mode == "rb" else opened
+
+
 class MemoryFileIO(PyArrowFileIO):
     def _initialize_fs(self, scheme: str, netloc: str | None = None) -> FileSystem:
         if scheme == SCHEME:
-            return PyFileSystem(FSSpecHandler(MemoryFileSystem()))
+            return PyFileSystem(FSSpecHandler(SharedMemory()))
         return super()._initialize_fs(scheme, netloc)
 
 
@@ -38,7 +53,7 @@ def is_own(warehouse: str) -> bool:
 
 def forget(warehouse: str) -> None:
     """Free everything below a root."""
-    files = MemoryFileSystem()
+    files = SharedMemory()
     root = warehouse.removeprefix(f"{SCHEME}://")
     if files.exists(root):
         files.rm(root, recursive=True)

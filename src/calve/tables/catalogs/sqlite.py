@@ -1,7 +1,7 @@
-"""The SQL catalog on SQLite, safe with several processes and threads at once.
+"""An engine for SQLite, safe with several processes and threads at once.
 
-PyIceberg's catalog makes its engine itself and leaves SQLite as it comes: readers block writers,
-a busy database is an error at once, and an in-memory database is another one in each thread.
+As SQLite comes, readers block writers, a busy database is an error at once, and a database in
+memory is another one in each thread.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ import sqlite3
 import time
 from typing import Final
 
-from pyiceberg.catalog import MetastoreCatalog
-from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.pool import QueuePool
 
 from calve.errors import Unavailable
@@ -24,29 +21,8 @@ from calve.errors import Unavailable
 BUSY_TIMEOUT_SECONDS: Final = 60
 IN_MEMORY: Final = "sqlite:///:memory:"
 
-_INIT_ATTEMPTS: Final = 5
 _JOURNAL_ATTEMPTS: Final = 200
 _JOURNAL_WAIT_SECONDS: Final = 0.05
-
-
-class EngineCatalog(SqlCatalog):
-    """PyIceberg's SQL catalog over an engine that is handed in."""
-
-    def __init__(self, name: str, engine: Engine, **properties: str) -> None:
-        MetastoreCatalog.__init__(self, name, **properties)
-        self.engine = engine
-        self._init_catalog_among_others()
-
-    def _init_catalog_among_others(self) -> None:
-        """Create the catalog's tables, or find that another process is creating them just now."""
-        for attempt in range(1, _INIT_ATTEMPTS + 1):
-            try:
-                self._init_catalog()
-            except (OperationalError, ProgrammingError) as error:
-                if "already exists" not in str(error) or attempt == _INIT_ATTEMPTS:
-                    raise
-            else:
-                return
 
 
 def sqlite_engine(url: str | URL) -> Engine:

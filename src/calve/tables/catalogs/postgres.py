@@ -1,0 +1,115 @@
+"""An engine for PostgreSQL whose connections come from psycopg's pool.
+
+The pool keeps the bounds of `[catalog.pool]` in the background: its minimum open from the start,
+idle ones above it closed, old ones replaced, waits ended at the time-out. Every wait for the
+server's answer is bounded too, so that a server which falls silent is an error and not a hang.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import psycopg
+from psycopg_pool import ConnectionPool, PoolTimeout
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import URL
+from sqlalchemy.pool import NullPool
+
+from calve.errors import CalveError, Denied, NotFound, Unavailable
+from calve.settings import PoolSettings, mask_url
+
+_ANSWER_SECONDS_MAX: Final = 30.0
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection that gives up on a server which does not answer."""
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        try:
+            return super().wait(gen, interval, timeout or _ANSWER_SECONDS_MAX)
+        except psycopg.errors._WaitTimeout as error:  # noqa: SLF001
+            # What was asked may still be carried out; this connection can tell nothing more.
+            self.pgconn.finish()
+            raise psycopg.OperationalError(
+                f"the server did not answer within {_ANSWER_SECONDS_MAX:.0f} s"
+            ) from error
+
+
+def postgres_engine(url: URL, settings: PoolSettings) -> Engine:
+    """Connect once to learn what is wrong, if anything; then open the pool."""
+    address = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    timeout_seconds = settings.connection_timeout_ms / 1000
+    arguments = {
+        # libpq takes whole seconds and reads 1 as 2.
+        "connect_timeout": max(2, round(timeout_seconds)),
+        "application_name": "calve",
+    }
+    _try(address, arguments)
+    pool = ConnectionPool(
+        address,
+        connection_class=BoundedConnection,
+        kwargs=arguments,
+        min_size=settings.min_connections,
+        max_size=settings.max_connections,
+        timeout=timeout_seconds,
+        max_idle=settings.idle_timeout_seconds,
+        max_lifetime=settings.max_lifetime_seconds,
+        check=ConnectionPool.check_connection,
+        close_returns=True,
+        open=False,
+        name="calve-catalog",
+    )
+    pool.open(wait=True, timeout=timeout_seconds + _ANSWER_SECONDS_MAX)
+    engine = create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        creator=lambda: _take(pool, settings, address, arguments),
+        poolclass=NullPool,
+    )
+    event.listen(engine, "engine_disposed", lambda _: pool.close())
+    return engine
+
+
+def _take(
+    pool: ConnectionPool[BoundedConnection],
+    settings: PoolSettings,
+    address: str,
+    arguments: dict[str, Any],
+) -> BoundedConnection:
+    """A connection from the pool, or why there is none."""
+    try:
+        return pool.getconn()
+    except PoolTimeout as error:
+        if pool.get_stats().get("pool_size", 0) < settings.max_connections:
+            # The pool could open more and did not: the server itself says why.
+            _try(address, arguments)
+        raise Unavailable(
+            f"no connection to the catalog came free within {settings.connection_timeout_ms} ms; "
+            f"all {settings.max_connections} are in use",
+            hint="raise catalog.pool.max_connections, or catalog.pool.connection_timeout_ms",
+        ) from error
+
+
+def _try(address: str, arguments: dict[str, Any]) -> None:
+    try:
+        with BoundedConnection.connect(address, **arguments) as connection:
+            connection.execute("select 1")
+    except psycopg.OperationalError as error:
+        raise _refusal(error, mask_url(address)) from error
+
+
+def _refusal(error: psycopg.OperationalError, shown: str) -> CalveError:
+    text = str(error).strip()
+    said = text.splitlines()[0]
+    if "authentication failed" in text or "no password supplied" in text or "pg_hba" in text:
+        return Denied(
+            f"PostgreSQL at {shown} refused the login: {said}",
+            hint="check user and password in catalog.uri, or catalog.uri_file",
+        )
+    if "does not exist" in text:
+        return NotFound(
+            f"PostgreSQL at {shown}: {said}", hint="create it, or name another in catalog.uri"
+        )
+    return Unavailable(
+        f"PostgreSQL at {shown} cannot be reached: {said}",
+        hint="check host and port in catalog.uri, and that the server runs",
+    )

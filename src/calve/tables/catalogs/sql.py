@@ -1,0 +1,108 @@
+"""PyIceberg's SQL catalog over an engine that is handed in, for SQLite and PostgreSQL alike.
+
+Reads are tried again when the connection breaks. A commit is not: whether it happened is unknown
+then, and that is what the caller is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.typedef import Identifier, Properties
+from sqlalchemy import Engine, inspect
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
+
+from calve.errors import NotFound
+from calve.settings import RetrySettings
+from calve.tables.retry import retried
+
+_INIT_ATTEMPTS: Final = 5
+
+
+class EngineCatalog(SqlCatalog):
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        properties: Mapping[str, str],
+        *,
+        retry: RetrySettings,
+        create: bool = True,
+    ) -> None:
+        MetastoreCatalog.__init__(self, name, **properties)
+        self.engine = engine
+        self._retry = retry
+        if not create and not inspect(engine).has_table("iceberg_tables"):
+            raise NotFound(
+                f"there is no lake in {engine.url.render_as_string(hide_password=True)}",
+                hint="name another database in catalog.uri, or make a lake by creating a table",
+            )
+        self._init_catalog_among_others()
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        return retried(
+            lambda: super(EngineCatalog, self).load_table(identifier), self._retry, _is_broken
+        )
+
+    def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
+        return retried(
+            lambda: super(EngineCatalog, self).list_tables(namespace), self._retry, _is_broken
+        )
+
+    def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
+        return retried(
+            lambda: super(EngineCatalog, self).list_namespaces(namespace), self._retry, _is_broken
+        )
+
+    def namespace_exists(self, identifier: str | Identifier) -> bool:
+        return retried(
+            lambda: super(EngineCatalog, self).namespace_exists(identifier), self._retry, _is_broken
+        )
+
+    def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
+        return retried(
+            lambda: super(EngineCatalog, self).load_namespace_properties(namespace),
+            self._retry,
+            _is_broken,
+        )
+
+    def commit_table(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        try:
+            return super().commit_table(table, requirements, updates)
+        except DBAPIError as error:
+            if not _is_broken(error):
+                raise
+            raise CommitStateUnknownException(
+                f"the connection to the catalog broke during a commit: {error.orig}"
+            ) from error
+
+    def _init_catalog_among_others(self) -> None:
+        """Create the catalog's tables, or find that another process is creating them just now."""
+        for attempt in range(1, _INIT_ATTEMPTS + 1):
+            try:
+                retried(self._init_catalog, self._retry, _is_broken)
+            except (OperationalError, ProgrammingError, IntegrityError) as error:
+                if not _is_race(error) or attempt == _INIT_ATTEMPTS:
+                    raise
+            else:
+                return
+
+
+def _is_broken(error: BaseException) -> bool:
+    return isinstance(error, DBAPIError) and error.connection_invalidated
+
+
+def _is_race(error: DBAPIError) -> bool:
+    text = str(error)
+    return "already exists" in text or "pg_type_typname_nsp_index" in text

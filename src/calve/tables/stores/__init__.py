@@ -1,0 +1,1 @@
+"""One kind of store per module: how PyIceberg reaches its files."""

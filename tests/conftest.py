@@ -1,0 +1,67 @@
+"""What all tests share: settings that nothing outside a test can change, and one Spark per run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from calve.lake import Lake
+from calve.settings import Settings, load_settings
+from calve.spark.conf import kinds_of
+from calve.spark.jars import Jar, JarCache, needed_jars, pinned_jars
+from tests.servers.needs import needed
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+MakeSettings = Callable[..., Settings]
+
+
+@pytest.fixture
+def make_settings(tmp_path: Path) -> MakeSettings:
+    """Settings for a lake in this test's directory, from flags alone."""
+
+    def make(**flags: object) -> Settings:
+        named = {name.replace("__", "."): value for name, value in flags.items()}
+        return load_settings(flags={"data": str(tmp_path / "lake"), **named}, environ={}).settings
+
+    return make
+
+
+@pytest.fixture
+def lake(make_settings: MakeSettings) -> Iterator[Lake]:
+    with Lake(make_settings()) as lake:
+        yield lake
+
+
+@pytest.fixture(scope="session")
+def spark_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps the process's Spark alive, so that each lake of a test gets a session at once.
+
+    It has the jars of every kind of catalog and store, whichever lake came first.
+    """
+    data = tmp_path_factory.mktemp("spark-holder")
+    settings = load_settings(flags={"data": str(data)}, environ={}).settings
+    assert settings.cache is not None
+    others = [jar for jar in pinned_jars() if jar not in needed_jars(kinds_of(settings))]
+    cache = JarCache(settings.cache)
+    with needed(_fetched(cache, cache.missing(others))):
+        flags = {"spark.conf.spark.jars": ",".join(map(str, cache.verified_paths(others)))}
+    with Lake(load_settings(flags={"data": str(data), **flags}, environ={}).settings) as holder:
+        holder.spark()
+        yield
+
+
+@contextmanager
+def _fetched(cache: JarCache, jars: list[Jar]) -> Iterator[None]:
+    for jar in jars:
+        cache.fetch(jar, progress=lambda _: None)
+    yield
+
+
+@pytest.fixture
+def spark_lake(lake: Lake, spark_running: None) -> Lake:
+    """A lake of this test's own, with Spark at hand."""
+    return lake

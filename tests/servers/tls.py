@@ -1,0 +1,48 @@
+"""Certificates for proxies on loopback, from an authority that nobody else trusts."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import trustme
+
+from calve.spark.java import find_java
+from tests.servers.process import HOST
+
+TRUST_STORE_PASSWORD: Final = "changeit"
+
+
+class Authority:
+    """A certificate authority, its public certificate as files for Python and for Java."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._authority = trustme.CA()
+        self._certificate = self._authority.issue_cert(HOST, "localhost")
+        self.pem = directory / "ca.pem"
+        self._authority.cert_pem.write_to_path(str(self.pem))
+
+    @property
+    def server(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._certificate.configure_cert(context)
+        return context
+
+    def java_trust_store(self) -> Path:
+        store = self._directory / "trust.p12"
+        if not store.exists():
+            keytool = find_java().executable.with_name("keytool")
+            subprocess.run(
+                [
+                    *(keytool, "-importcert", "-noprompt", "-alias", "tests", "-file", self.pem),
+                    *("-keystore", store, "-storetype", "PKCS12"),
+                    *("-storepass", TRUST_STORE_PASSWORD),
+                ],
+                check=True,
+                capture_output=True,
+                timeout=60,
+            )
+        return store

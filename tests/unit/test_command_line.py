@@ -1,0 +1,173 @@
+"""The command line: help for everything, errors in words, exit codes that mean something."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+from calve.cli import main
+from calve.cli.main import CALVE, ICEBERG_MANAGER, Entry, LazyGroup
+
+
+class Run(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Calve = Callable[..., Run]
+
+
+@pytest.fixture
+def calve(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Calve:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, program: str = "calve") -> Run:
+        monkeypatch.setattr("sys.argv", [program, *arguments])
+        entry = main.calve if program == "calve" else main.iceberg_manager
+        with pytest.raises(SystemExit) as ended:
+            entry()
+        captured = capsys.readouterr()
+        code = ended.value.code
+        return Run(code if isinstance(code, int) else 0, captured.out, captured.err)
+
+    return run
+
+
+def commands(entries: dict[str, Entry], program: str) -> Iterator[tuple[str, click.Command]]:
+    group = LazyGroup(entries, program)
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from (
+                (f"{program} {name} {verb}", each) for verb, each in command.commands.items()
+            )
+        else:
+            yield f"{program} {name}", command
+
+
+ALL = dict([*commands(CALVE, "calve"), *commands(ICEBERG_MANAGER, "iceberg-manager")])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_is_explained_and_ends_with_an_example(name: str) -> None:
+    command = ALL[name]
+    assert command.help
+    assert "Example: calve" in command.help
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {"--json", "--data", "--config", "--set", "-v"} <= options
+
+
+@pytest.mark.parametrize("entries", [CALVE, ICEBERG_MANAGER])
+def test_the_summary_shown_without_loading_a_command_is_its_own(entries: dict[str, Entry]) -> None:
+    group = LazyGroup(entries, "x")
+    for name, entry in entries.items():
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        assert (command.help or "").startswith(
+            entry.summary.rstrip(".").split(";")[0].split(",")[0]
+        )
+
+
+def test_no_arguments_and_help_show_the_commands(calve: Calve) -> None:
+    for arguments in ((), ("--help",), ("-h",)):
+        run = calve(*arguments)
+        assert all(name in run.out + run.err for name in CALVE)
+    assert calve("--help").code == 0
+    assert calve("--version").out.startswith("calve, version ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("frobnicate",), "No such command"),
+        (("config", "show", "--nope"), "No such option"),
+        (("config", "show", "--set", "novalue"), "--set takes KEY=VALUE"),
+        (("table", "describe"), "Missing argument"),
+    ],
+)
+def test_wrong_usage_ends_with_2(calve: Calve, arguments: tuple[str, ...], said: str) -> None:
+    run = calve(*arguments)
+    assert run.code == 2
+    assert said in run.err
+    assert not run.out
+
+
+def test_config_init_show_and_check(calve: Calve, tmp_path: Path) -> None:
+    assert calve("config", "init").code == 0
+    assert calve("config", "init").code == 5
+    assert calve("config", "init", "--force").code == 0
+    assert calve("config", "check").code == 0
+    (tmp_path / "calve.toml").write_text(
+        "[storage]\nsecret_access_key = 'canary-1'\n[wal]\nsync_mode = 'none'"
+    )
+    run = calve("config", "show")
+    assert "canary" not in run.out
+    assert [line.split() for line in run.out.splitlines() if line.startswith("wal.sync_mode")] == [
+        ["wal.sync_mode", "none", "calve.toml"]
+    ]
+    shown = json.loads(calve("config", "show", "--json").out)
+    assert shown["wal.sync_mode"] == {"value": "none", "origin": "calve.toml"}
+    assert shown["storage.secret_access_key"]["value"] == "******"
+
+
+def test_an_invalid_configuration_ends_with_3_and_leaves_nothing(
+    calve: Calve, tmp_path: Path
+) -> None:
+    (tmp_path / "calve.toml").write_text("[catalog]\ntype = 'hive'")
+    for arguments in (
+        ("config", "show"),
+        ("config", "check"),
+        ("table", "list"),
+        ("doctor",),
+        ("setup",),
+    ):
+        run = calve(*arguments)
+        assert run.code == 3
+        assert "'hive' is not one of sql, memory, rest, glue" in run.err
+        assert "Traceback" not in run.err
+    assert [path.name for path in tmp_path.iterdir()] == ["calve.toml"]
+
+
+def test_a_missing_configuration_file_ends_with_4(calve: Calve) -> None:
+    assert calve("config", "show", "--config", "nowhere.toml").code == 4
+
+
+def test_looking_at_a_lake_that_is_not_there_ends_with_4_and_makes_none(
+    calve: Calve, tmp_path: Path
+) -> None:
+    run = calve("table", "list", "--data", "nowhere")
+    assert run.code == 4
+    assert "there is no lake in" in run.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_defect_is_one_line_unless_asked_for(
+    calve: Calve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("in Calve")
+
+    monkeypatch.setattr("calve.cli.options.load_settings", broken)
+    run = calve("config", "show")
+    assert run.code == 1
+    assert run.err.startswith("unexpected error: ZeroDivisionError: in Calve\nhint: ")
+    with pytest.raises(ZeroDivisionError):
+        calve("config", "show", "-v")
+
+
+def test_interrupting_ends_with_130(calve: Calve, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("calve.cli.options.load_settings", interrupted)
+    assert calve("config", "show").code == 130

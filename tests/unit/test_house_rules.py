@@ -1,0 +1,124 @@
+"""The rules of this house that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "calve"
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+# Each heavy library has one home.
+HOMES = {
+    "pyiceberg": "tables",
+    "sqlalchemy": "tables",
+    "pyspark": "spark",
+    "py4j": "spark",
+    "duckdb": "query",
+    "fsspec": "tables",
+    "boto3": "tables",
+    "botocore": "tables",
+    "psycopg": "tables",
+    "requests": "tables",
+    "tenacity": "tables",
+    "structlog": "log.py",
+    "yaml": "settings",
+    "click": "cli",
+}
+# Settings are values: these alone may look at the environment, the second because it is Java's own.
+READS_ENVIRONMENT = {"settings/load.py", "spark/java.py", "spark/session.py"}
+NO_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "misc"}
+LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+BROAD = {"cli/main.py", "tables/translate.py"}
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def imported(module: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}
+
+
+def type_checking_only(module: ast.Module) -> set[str]:
+    blocks = [
+        n for n in module.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"
+    ]
+    return set().union(*(imported(ast.Module(block.body, [])) for block in blocks))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_a_module_opens_with_what_it_holds(path: Path) -> None:
+    docstring = ast.get_docstring(tree(path))
+    assert docstring
+    assert docstring.strip().splitlines()[0].endswith((".", ":"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_a_module_is_named_for_what_it_holds_and_stays_small(path: Path) -> None:
+    assert path.stem not in NO_NAMES
+    assert len(path.read_text("utf-8").splitlines()) <= LINES_MAX
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_a_heavy_library_is_imported_at_home_only(path: Path) -> None:
+    module = tree(path)
+    for library in (imported(module) - type_checking_only(module)) & set(HOMES):
+        home = HOMES[library]
+        assert relative(path) == home or relative(path).startswith(f"{home}/"), library
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_functions_stay_small(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= FUNCTION_LINES_MAX, node.name
+            assert not node.name.startswith("get_") or "cli/main" in relative(path), node.name
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_only_settings_read_the_environment(path: Path) -> None:
+    used = {ast.unparse(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
+    if used & {"os.environ", "os.getenv"}:
+        assert relative(path) in READS_ENVIRONMENT
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_exceptions_are_caught_broadly_at_the_front_doors_only(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ExceptHandler) and relative(path) not in BROAD:
+            assert node.type is not None
+            caught = ast.unparse(node.type)
+            reraises = any(isinstance(n, ast.Raise) and n.exc is None for n in node.body)
+            assert "Exception" not in caught.split(".")[-1:] or reraises
+            assert caught != "BaseException" or reraises
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_a_window_holds_only_imports_and_names(path: Path) -> None:
+    if path.name != "__init__.py" or path.parent == SOURCE:
+        return
+    allowed = (ast.ImportFrom, ast.Import, ast.Assign, ast.Expr)
+    assert all(isinstance(node, allowed) for node in tree(path).body)
+
+
+def test_nothing_of_this_machine_and_no_registry_is_in_the_lock() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    assert "://" not in lock
+    assert "find-links" not in lock
+    assert "--hash=sha256:" in lock
