@@ -156,7 +156,7 @@ class OsFiles:
     """The operating system's files."""
 
     def create(self, path: Path) -> File:
-        return OsFile(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))
+        return OsFile(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
 
     def open(self, path: Path) -> File:
         return OsFile(os.open(path, os.O_RDWR))
@@ -183,7 +183,7 @@ class OsFiles:
     def make_directory(self, path: Path) -> None:
         if not path.exists():
             self.make_directory(path.parent)
-            path.mkdir(exist_ok=True)
+            path.mkdir(0o700, exist_ok=True)  # it will hold rows
             self.sync_directory(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
