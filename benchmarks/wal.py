@@ -296,7 +296,7 @@ def opening(bench: Bench) -> None:
     run_child("fill", small, GIB // bench.scale)
     run_child("fill", large, 8 * GIB // bench.scale)
     times: dict[Path, list[float]] = {small: [], large: []}
-    for _ in range(9):
+    for _ in range(31):
         for path in (small, large):
             times[path] += timed(
                 lambda path=path: Log(path, LogOptions(free_bytes_min=0)).close(),  # type: ignore[misc]

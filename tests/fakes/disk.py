@@ -130,6 +130,9 @@ class SimulatedDisk:
         self._live()
         return list(self._directories[directory].cached)
 
+    def sizes(self, directory: Path) -> dict[str, int]:
+        return {name: self.size(directory / name) for name in self.names(directory)}
+
     def make_directory(self, path: Path) -> None:
         # Directories are there at once: what a crash does to names is tried with files.
         for parent in [*reversed(path.parents), path]:

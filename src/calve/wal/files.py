@@ -78,6 +78,10 @@ class Files(Protocol):
 
     def names(self, directory: Path) -> list[str]: ...
 
+    def sizes(self, directory: Path) -> dict[str, int]:
+        """Of every file in a directory, by name."""
+        ...
+
     def make_directory(self, path: Path) -> None:
         """Make a directory, and those above it, with their names on the disk."""
         ...
@@ -179,6 +183,10 @@ class OsFiles:
 
     def names(self, directory: Path) -> list[str]:
         return os.listdir(directory)  # noqa: PTH208  names, not paths
+
+    def sizes(self, directory: Path) -> dict[str, int]:
+        with os.scandir(directory) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries}
 
     def make_directory(self, path: Path) -> None:
         if not path.exists():

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from calve.errors import CalveError, Fenced, UnknownOutcome
 from calve.wal.frame import ROWS_MAX
 from calve.wal.group import Group
-from calve.wal.recovery import OpenedLog, segment_numbers
+from calve.wal.layout import segment_number
+from calve.wal.recovery import OpenedLog
 from calve.wal.retention import DiskBound, Retention, refuse_failed_write
 from calve.wal.writer import Broken, NotWritten, create_segment, next_header
 
@@ -163,10 +164,11 @@ class Journal:
                 self._files.unlink(path)
 
     def _sealed_bytes(self) -> int:
-        numbers = segment_numbers(self._files, self._layout)
-        open_number = self._segment.header.number
-        paths = (self._layout.segment(number) for number in numbers if number != open_number)
-        return sum(self._files.size(path) for path in paths)
+        open_name = self._segment.path.name
+        sizes = self._files.sizes(self._layout.root).items()
+        return sum(
+            size for name, size in sizes if segment_number(name) is not None and name != open_name
+        )
 
     def _now_us(self) -> int:
         return int(self._clock.now().timestamp() * 1_000_000)
