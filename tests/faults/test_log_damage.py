@@ -329,7 +329,8 @@ def _flip_in_last_frame(content: bytearray) -> None:
 def test_garbage_in_every_file_never_crashes_a_reader(tmp_path: Path) -> None:
     for name in FILES:
         disk = SimulatedDisk()
-        with Log(DIRECTORY, LogOptions(free_bytes_min=0), files=disk, background=False) as log:
+        options = LogOptions(segment_bytes_max=8192, free_bytes_min=0)
+        with Log(DIRECTORY, options, files=disk, background=False) as log:
             log.create_stream(TOPIC)
             log.append(log.stream(TOPIC), rows(1))
             log.rotate()

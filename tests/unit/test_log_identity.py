@@ -47,6 +47,15 @@ def test_a_deleted_directory_is_not_started_anew_in_silence(path: Path) -> None:
     assert not path.exists()
 
 
+def test_files_that_are_not_the_logs_are_left_alone(tmp_path: Path) -> None:
+    mine = [tmp_path / "notes.txt", tmp_path / "draft.tmp"]
+    for file in mine:
+        file.write_text("mine")
+    open_log(tmp_path).close()
+    open_log(tmp_path).close()
+    assert [file.read_text() for file in mine] == ["mine", "mine"]
+
+
 def test_a_copy_is_refused_and_can_be_adopted(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(path, copy)

@@ -50,6 +50,12 @@ def temporary(path: Path) -> Path:
     return path.with_name(path.name + TEMPORARY)
 
 
+def is_own(name: str) -> bool:
+    """Whether a file is one that a log makes, the lock apart."""
+    finished = name.removesuffix(TEMPORARY)
+    return finished in ("durable", "log.json") or segment_number(finished) is not None
+
+
 def segment_number(name: str) -> int | None:
     """The number in a segment's file name, or None for another file."""
     match = _SEGMENT.fullmatch(name)

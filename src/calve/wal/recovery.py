@@ -22,7 +22,7 @@ from calve.wal.identity import (
     write_identity,
 )
 from calve.wal.index import SegmentIndex
-from calve.wal.layout import TEMPORARY, LogLayout, segment_number
+from calve.wal.layout import TEMPORARY, LogLayout, is_own, segment_number
 from calve.wal.scan import Walk, proof_of_damage
 from calve.wal.segment import (
     BadSegment,
@@ -136,7 +136,7 @@ def _create_locked(files: Files, layout: LogLayout, options: LogOptions, now: da
     if exists(files, layout):
         return  # somebody made it between the look and the lock
     for name in files.names(layout.root):
-        if name != layout.lock.name:
+        if is_own(name):  # whatever else lies here is somebody's
             files.unlink(layout.root / name)
     files.sync_directory(layout.root)
     identity = LogIdentity(log_id=uuid4(), place=files.place(layout.lock), created_at=now)
@@ -144,6 +144,7 @@ def _create_locked(files: Files, layout: LogLayout, options: LogOptions, now: da
     segment = create_segment(files, layout, header, LogState(), options.segment_bytes_max)
     DurableFile.create(files, layout.durable, segment.durable_end(1)._replace(generation=1))
     segment.close()
+    files.sync_directory(layout.root)  # the names before the one that makes it a log
     write_identity(files, layout, identity)
     files.sync_directory(layout.root)
 
@@ -198,7 +199,7 @@ def _go_on(
 def tidy(files: Files, layout: LogLayout, end: DurableEnd) -> int:
     """Finish what a crash interrupted, and return the newest segment's number."""
     for name in files.names(layout.root):
-        if name.endswith(TEMPORARY):
+        if is_own(name) and name.endswith(TEMPORARY):
             files.unlink(layout.root / name)
     numbers = segment_numbers(files, layout)
     for number in [number for number in numbers if number < end.first_segment]:
