@@ -31,7 +31,6 @@ DIRECTORY: Final = ROOT / "docs" / "reference"
 # Settings that are read and checked, but that nothing in this version acts on: a whole section by
 # its name, or single keys. A unit test fails when the code begins to read one of them.
 RESERVED: Final = (
-    "wal",
     "ingest.request_bytes_max",
     "ingest.auto_create",
     "ingest.tls_cert",

@@ -35,6 +35,7 @@ from calve.errors import (
     Unavailable,
 )
 from calve.lake import Lake
+from calve.parts import load_part
 from calve.paths import DataLayout, directory_url
 from calve.query.engine import connect
 from calve.settings import SecretUrl, Settings
@@ -264,7 +265,8 @@ def _jars(settings: Settings) -> str:
 
 def _spark(trial: _Trial) -> str:
     start = time.monotonic()
-    with trial.open() as lake:
+    translating_spark = load_part("spark", "calve.spark.translate").translating_spark
+    with trial.open() as lake, translating_spark():
         session = lake.spark()
         session.sql("show namespaces").collect()
         version = session.version

@@ -15,14 +15,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import TimeType
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from tests.property.condition_grammar import COLUMNS as GENERATED
-from tests.property.condition_grammar import INNER, SCHEMA, conditions
 
 from calve.condition import SESSION, Condition, parse_condition
 from calve.errors import InvalidRequest
 from calve.lake import Lake
 from calve.settings import load_settings
 from calve.tables.condition_columns import condition_columns
+from tests.property.condition_grammar import COLUMNS as GENERATED
+from tests.property.condition_grammar import INNER, SCHEMA, conditions
 
 # Spark has no time of day in Iceberg tables.
 KEPT = Schema(*(field for field in SCHEMA.fields if not isinstance(field.field_type, TimeType)))

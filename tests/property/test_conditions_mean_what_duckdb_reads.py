@@ -7,11 +7,11 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from tests.property.condition_grammar import SCHEMA, arrow_tables, conditions, files
 
 from calve.condition import SESSION, Column, parse_condition
 from calve.errors import InvalidRequest
 from calve.tables.condition_columns import condition_columns
+from tests.property.condition_grammar import SCHEMA, arrow_tables, conditions, files
 
 WORDS = [
     *("a", "b", "p", "q", "s", "l", "1", "2", "-3", "0.5", "'x'", "NULL", "true", "-a", "- -b", "a::DOUBLE"),

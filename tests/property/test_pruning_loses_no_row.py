@@ -27,6 +27,12 @@ from pyiceberg.transforms import (
     TruncateTransform,
     YearTransform,
 )
+
+from calve.condition import SESSION, Condition, parse_condition
+from calve.errors import InvalidRequest
+from calve.tables.condition_columns import condition_columns
+from calve.tables.planning import files_to_read
+from calve.tables.pruning import to_iceberg
 from tests.property.condition_grammar import COLUMNS as GENERATED
 from tests.property.condition_grammar import (
     NUMBER_TEXTS,
@@ -37,12 +43,6 @@ from tests.property.condition_grammar import (
     conditions,
     files,
 )
-
-from calve.condition import SESSION, Condition, parse_condition
-from calve.errors import InvalidRequest
-from calve.tables.condition_columns import condition_columns
-from calve.tables.planning import files_to_read
-from calve.tables.pruning import to_iceberg
 
 COLUMNS = condition_columns(SCHEMA)
 ARROW = schema_to_pyarrow(SCHEMA, include_field_ids=False)

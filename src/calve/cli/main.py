@@ -30,6 +30,7 @@ CALVE: Final = {
     "doctor": Entry("doctor", "doctor", "Check everything that Calve needs on this machine."),
     "setup": Entry("setup", "setup", "Fetch what the installed parts need, once."),
     "table": Entry("table", "table", "Look at the lake's tables."),
+    "wal": Entry("wal", "wal", "Look at the write-ahead log, verify and repair it."),
 }
 ICEBERG_MANAGER: Final = {
     "describe": Entry("table", "describe", "Show a table's columns, partitioning and state."),

@@ -13,6 +13,11 @@ def print_json(value: object) -> None:
     click.echo(msgspec.json.format(encoded, indent=2).decode())
 
 
+def print_json_line(value: object) -> None:
+    """One object of a stream of them."""
+    click.echo(msgspec.json.encode(value, enc_hook=str).decode())
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Columns as wide as they need to be, the last one free to run on."""
     cells = [list(columns), *([_text(cell) for cell in row] for row in rows)]

@@ -16,21 +16,21 @@ MASK: Final = "******"
 # Masking shorter texts would only make what is shown unreadable.
 _MASKED_LENGTH_MIN: Final = 4
 
-_SECRET_WORDS: Final = re.compile(
+SECRET_WORDS: Final = re.compile(
     r"(?i)pass(?:word|wd|phrase)|secret|token|credential|authorization|(?:api|private)[-_.]?key"
 )
 _NOT_SECRET: Final = re.compile(r"(?i)-?(?:uri|url|provider|enabled|type|expires-at-ms)$")
 # Up to the last @ of the word: a password may hold a slash or an @ that nobody encoded.
 _URL_PASSWORD: Final = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^/\s:@]*):(?P<secret>[^\s?]+)@")
 _QUERY_SECRET: Final = re.compile(
-    rf"(?P<head>[?&][\w.-]*(?:{_SECRET_WORDS.pattern.removeprefix('(?i)')})[\w.-]*=)(?P<secret>[^&\s\"']+)",
+    rf"(?P<head>[?&][\w.-]*(?:{SECRET_WORDS.pattern.removeprefix('(?i)')})[\w.-]*=)(?P<secret>[^&\s\"']+)",
     re.IGNORECASE,
 )
 
 
 def looks_secret(key: str) -> bool:
     """Whether a property of this name is likely to hold a secret."""
-    return bool(_SECRET_WORDS.search(key)) and not _NOT_SECRET.search(key)
+    return bool(SECRET_WORDS.search(key)) and not _NOT_SECRET.search(key)
 
 
 def mask_url(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 from calve.errors import InvalidRequest
 from calve.settings import Settings, looks_secret
-from calve.settings.secret import _SECRET_WORDS
+from calve.settings.secret import SECRET_WORDS
 from calve.spark.jdbc import POSTGRESQL, SQLITE, database_kind, jdbc
 
 ICEBERG_EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
@@ -34,7 +34,7 @@ _ANSWER_SECONDS_MAX: Final = 30
 _BUSY_TIMEOUT_MS: Final = 60_000
 _LOOPBACK: Final = "127.0.0.1"
 # What settings hide, and what Spark shows besides: a catalog's address may hold a password.
-_REDACTED: Final = rf"{_SECRET_WORDS.pattern}|access[.-]?key|\.uri$"
+_REDACTED: Final = rf"{SECRET_WORDS.pattern}|access[.-]?key|\.uri$"
 _JOINED: Final = {
     "spark.driver.extraJavaOptions": " ",
     "spark.jars": ",",

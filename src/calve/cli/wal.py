@@ -1,0 +1,333 @@
+"""`calve wal`: look at the write-ahead log, verify it, and repair it after damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from calve.cli.options import Call, common_options
+from calve.cli.output import print_json, print_json_line, print_table, say
+from calve.clock import SystemClock
+from calve.errors import Corruption, InvalidRequest
+from calve.model import TableName
+from calve.wal import Entry, Kind, LogReader, OsFiles
+from calve.wal.inspect import LogDescription, describe_log, require_log
+from calve.wal.layout import LogLayout
+from calve.wal.repair import (
+    AcceptedLoss,
+    RepairReport,
+    adopt,
+    give_up,
+    parse_loss,
+    repair,
+    rewrite_durable,
+    rewrite_identity,
+)
+from calve.wal.survey import LostRange, Survey, survey
+
+if TYPE_CHECKING:
+    from calve.wal.files import Files
+
+_FILES: Files = OsFiles()
+
+
+@click.group()
+def wal() -> None:
+    """Look at the write-ahead log, verify and repair it."""
+
+
+@wal.command()
+@common_options
+def inspect(call: Call) -> None:
+    """Show the log's identity, its segments and its topics with their offsets.
+
+    \b
+    Example: calve wal inspect
+    """
+    description = describe_log(_FILES, _layout(call))
+    if call.as_json:
+        print_json(description)
+    else:
+        _print_log(description)
+
+
+@wal.command()
+@common_options
+def verify(call: Call) -> int:
+    """Check every frame of the log, and say which offsets damage affects.
+
+    Ends with exit code 7 if anything is damaged. The log may be written meanwhile.
+
+    \b
+    Example: calve wal verify
+    """
+    layout = _layout(call)
+    require_log(_FILES, layout)
+    found = survey(_FILES, layout)
+    if call.as_json:
+        print_json(_verification(found))
+    else:
+        _print_damages(found)
+    return Corruption.exit_code if found.damages else 0
+
+
+@wal.command()
+@click.argument("topic", metavar="TOPIC")
+@click.option("--partition", default=0, show_default=True, help="The topic's partition.")
+@click.option("--from", "start", type=int, help="The first offset; the log's first if not given.")
+@click.option("--limit", default=100, show_default=True, help="How many rows at most.")
+@common_options
+def dump(call: Call, topic: str, partition: int, start: int | None, limit: int) -> None:
+    """Print rows of a topic as they lie in the log, rejected ones and holes too.
+
+    \b
+    Example: calve wal dump orders --from 1000 --limit 10
+    """
+    with LogReader(_layout(call).root, files=_FILES) as reader:
+        stream = reader.stream(TableName.parse(topic), partition)
+        offsets = reader.offsets(stream)
+        first = offsets.first if start is None else start
+        rows = _rows(reader.read(stream, first, min(first + limit, offsets.durable)), partition)
+        if call.as_json:
+            for row in rows:
+                print_json_line(row)
+        else:
+            print_table(
+                ("OFFSET", "KIND", "INGESTED AT", "VALUE"),
+                [(row["offset"], row["kind"], row["ingested_at"], row["value"]) for row in rows],
+            )
+
+
+@wal.command("repair")
+@click.argument("topic", metavar="[TOPIC]", required=False)
+@click.option("--partition", default=0, show_default=True, help="The topic's partition.")
+@click.option(
+    "--accept-loss",
+    "losses",
+    metavar="A..B",
+    multiple=True,
+    help="Offsets of TOPIC to give up, from A up to, not including, B; "
+    "or TOPIC/PARTITION:A..B, as `verify` prints it. May be given several times.",
+)
+@click.option(
+    "--accept-unknown",
+    is_flag=True,
+    help="Give up the newest segment although nobody knows which offsets it held.",
+)
+@click.option("--durable", is_flag=True, help="Write the file `durable` again.")
+@click.option("--identity", is_flag=True, help="Write the file `log.json` again.")
+@click.option("--adopt", "is_adopted", is_flag=True, help="Let a copy take its original's place.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common_options
+def repair_log(
+    call: Call,
+    *,
+    topic: str | None,
+    partition: int,
+    losses: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    **switches: bool,
+) -> None:
+    """Bring a damaged log back to work, giving up only what is accepted by name.
+
+    Damaged segments are kept aside and written anew; lost offsets become holes, which everybody
+    downstream reports as known loss. Without --accept-loss, only damage that takes no rows is
+    repaired. Nobody may write the log meanwhile.
+
+    \b
+    Example: calve wal repair orders --accept-loss 1200..1250 --dry-run
+    """
+    layout = _layout(call)
+    require_log(_FILES, layout)
+    accept_unknown = switches.pop("accept_unknown")
+    if any(switches.values()):
+        _rewrite_files(call, layout, switches, dry_run=dry_run, yes=yes)
+        return
+    accepted = [_accepted(text, topic, partition) for text in losses]
+    if accepted and not survey(_FILES, layout).damages:
+        _give_up(call, layout, accepted, dry_run=dry_run, yes=yes)
+        return
+    run = partial(repair, _FILES, layout, accepted, accept_unknown=accept_unknown)
+    report = run(dry_run=True)
+    if not dry_run and report.rewritten:
+        _confirm(f"rewrite {len(report.rewritten)} segments of {layout.root}?", yes=yes)
+        report = run(dry_run=False)
+    _print_report(call, report, dry_run=dry_run)
+
+
+def _rewrite_files(
+    call: Call, layout: LogLayout, files: dict[str, bool], *, dry_run: bool, yes: bool
+) -> None:
+    wanted = [name for name, is_wanted in files.items() if is_wanted]
+    if dry_run:
+        say(f"would write again: {', '.join(wanted)}")
+    else:
+        _confirm(f"write {', '.join(wanted)} of {layout.root} again?", yes=yes)
+        if files["identity"]:
+            rewrite_identity(_FILES, layout, SystemClock().now())
+        if files["is_adopted"]:
+            adopt(_FILES, layout)
+        if files["durable"]:
+            rewrite_durable(_FILES, layout)
+        say("done; `calve wal verify` checks the rest")
+    if call.as_json:
+        print_json({"dry_run": dry_run, "written": wanted})
+
+
+def _give_up(
+    call: Call, layout: LogLayout, accepted: list[AcceptedLoss], *, dry_run: bool, yes: bool
+) -> None:
+    named = ", ".join(f"{one.name}:{one.first}..{one.end}" for one in accepted)
+    if dry_run:
+        say(f"would record as lost: {named}")
+    else:
+        _confirm(f"nothing is damaged; record {named} as lost?", yes=yes)
+        give_up(layout.root, accepted, _FILES)
+        say(f"recorded as lost: {named}")
+    if call.as_json:
+        holes = [{"name": one.name, "first": one.first, "end": one.end} for one in accepted]
+        print_json({"dry_run": dry_run, "rewritten": [], "kept_aside": [], "holes": holes})
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if not yes:
+        click.confirm(question, abort=True, err=True)
+
+
+def _accepted(text: str, topic: str | None, partition: int) -> AcceptedLoss:
+    name, first, end = parse_loss(text)
+    if name is not None:
+        topic, slash, number = name.partition("/")
+        partition = int(number) if slash and number.isdigit() else partition
+    if topic is None:
+        raise InvalidRequest(
+            f"--accept-loss {text} names no topic", hint=f"write TOPIC/PARTITION:{text}"
+        )
+    return AcceptedLoss(TableName.parse(topic), partition, first, end)
+
+
+def _layout(call: Call) -> LogLayout:
+    path = call.settings().wal.path
+    assert path is not None
+    return LogLayout(path)
+
+
+def _rows(entries: Iterator[Entry], partition: int) -> list[dict[str, object]]:
+    return [
+        {
+            "partition": partition,
+            "offset": entry.first_offset + i,
+            "ingested_at": entry.ingested_at.isoformat(timespec="microseconds"),
+            "kind": entry.kind.name.lower(),
+            "value": value,
+        }
+        for entry in entries
+        for i, value in enumerate(_values(entry))
+    ]
+
+
+def _values(entry: Entry) -> list[object]:
+    if entry.kind == Kind.HOLE or entry.batch is None:
+        return [None] * (entry.end_offset - entry.first_offset)
+    return list(entry.batch.to_pylist())
+
+
+def _print_log(description: LogDescription) -> None:
+    print_table(
+        ("TOPIC", "PARTITION", "FIRST", "DURABLE", "STREAM"),
+        [
+            (s.topic, s.partition, s.first_offset, s.durable_offset, s.stream_id)
+            for s in description.streams
+        ],
+    )
+    click.echo()
+    print_table(
+        ("SEGMENT", "BYTES", "STATE"),
+        [
+            (s.file, s.bytes, s.problem or ("sealed" if s.is_sealed else "open"))
+            for s in description.segments
+        ],
+    )
+    click.echo()
+    shown = {
+        "log": description.log_id,
+        "made": description.created_at.isoformat(timespec="seconds"),
+        "format": f"v{description.format_version}",
+        "bytes": description.bytes,
+        "writer": "yes" if description.has_writer else "no",
+        "problem": description.problem,
+    }
+    print_table(("ABOUT", str(description.path)), list(shown.items()))
+
+
+def _verification(found: Survey) -> dict[str, object]:
+    return {
+        "is_whole": not found.damages,
+        "segments": len(found.segments),
+        "frames": sum(len(segment.frames) for segment in found.segments),
+        "torn_tail_bytes": sum(segment.torn_bytes for segment in found.segments),
+        "damages": [
+            {
+                "file": str(damage.path),
+                "begin": damage.begin,
+                "end": damage.end,
+                "reason": damage.reason,
+                "lost": [_lost(found, lost) for lost in damage.lost],
+            }
+            for damage in found.damages
+        ],
+        "lost": [_lost(found, lost) for lost in found.lost],
+    }
+
+
+def _lost(found: Survey, lost: LostRange) -> dict[str, object]:
+    stream = found.names.get(lost.stream)
+    return {
+        "topic": stream and str(stream.topic),
+        "partition": stream and stream.partition,
+        "name": found.name(lost.stream),
+        "first": lost.first,
+        "end": lost.end,
+    }
+
+
+def _print_damages(found: Survey) -> None:
+    if not found.damages:
+        frames = sum(len(segment.frames) for segment in found.segments)
+        say(f"whole: {frames} frames in {len(found.segments)} segments")
+        return
+    print_table(
+        ("FILE", "BYTE", "REASON", "LOST"),
+        [
+            (
+                damage.path.name,
+                damage.begin,
+                damage.reason,
+                ", ".join(f"{found.name(one.stream)}:{one.first}..{one.end}" for one in damage.lost)
+                or "no rows",
+            )
+            for damage in found.damages
+        ],
+    )
+    flags = [f"--accept-loss {found.name(o.stream)}:{o.first}..{o.end}" for o in found.lost]
+    say(f"{len(found.damages)} places are damaged")
+    say(f"hint: bring the files back from a copy, or `calve wal repair {' '.join(flags)}`")
+
+
+def _print_report(call: Call, report: RepairReport, *, dry_run: bool) -> None:
+    if call.as_json:
+        print_json({"dry_run": dry_run} | {name: getattr(report, name) for name in _REPORTED})
+    elif not report.rewritten:
+        say("nothing is damaged")
+    else:
+        verb = "would rewrite" if dry_run else "rewrote"
+        say(f"{verb} {', '.join(path.name for path in report.rewritten)}")
+        say(f"{'would keep' if dry_run else 'kept'} {len(report.kept_aside)} files aside")
+
+
+_REPORTED = ("rewritten", "kept_aside", "holes")

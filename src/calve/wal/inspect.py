@@ -1,0 +1,119 @@
+"""A log at a glance, as plain data: who it is, its segments, its topics. Reads no rows.
+
+Works beside a writer, and on a damaged log as far as that can be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from calve.errors import CalveError, NotFound
+from calve.wal.identity import read_identity
+from calve.wal.reader import LogReader
+from calve.wal.recovery import segment_numbers
+from calve.wal.segment import BadSegment, index_position, read_segment_header
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+    from calve.wal.files import Files
+    from calve.wal.layout import LogLayout
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDescription:
+    number: int
+    file: str
+    bytes: int
+    is_sealed: bool
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDescription:
+    topic: str
+    partition: int
+    stream_id: UUID
+    first_offset: int
+    durable_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogDescription:
+    path: Path
+    log_id: UUID
+    format_version: int
+    created_at: datetime
+    has_writer: bool
+    bytes: int
+    segments: list[SegmentDescription]
+    streams: list[StreamDescription]
+    problem: str | None = None
+
+
+def require_log(files: Files, layout: LogLayout) -> None:
+    if not files.exists(layout.root) or not segment_numbers(files, layout):
+        raise NotFound(
+            f"{layout.root} holds no log",
+            hint="--data names the lake's directory; its log is made by the first append",
+        )
+
+
+def describe_log(files: Files, layout: LogLayout) -> LogDescription:
+    require_log(files, layout)
+    identity = read_identity(files, layout)
+    segments = [
+        _describe_segment(files, layout, number) for number in segment_numbers(files, layout)
+    ]
+    streams, problem = _describe_streams(files, layout)
+    return LogDescription(
+        path=layout.root,
+        log_id=identity.log_id,
+        format_version=identity.format_version,
+        created_at=identity.created_at,
+        has_writer=_has_writer(files, layout),
+        bytes=sum(segment.bytes for segment in segments),
+        segments=segments,
+        streams=streams,
+        problem=problem,
+    )
+
+
+def _describe_segment(files: Files, layout: LogLayout, number: int) -> SegmentDescription:
+    path = layout.segment(number)
+    view = files.map(path)
+    try:
+        header = read_segment_header(view)
+    except BadSegment as error:
+        return SegmentDescription(
+            number, path.name, len(view), is_sealed=False, problem=error.reason
+        )
+    is_sealed = index_position(view, header.salt) is not None
+    return SegmentDescription(number, path.name, len(view), is_sealed=is_sealed)
+
+
+def _describe_streams(
+    files: Files, layout: LogLayout
+) -> tuple[list[StreamDescription], str | None]:
+    try:
+        with LogReader(layout.root, files=files) as reader:
+            return [
+                StreamDescription(
+                    str(stream.topic), stream.partition, stream.id, *reader.offsets(stream)
+                )
+                for stream in sorted(reader.streams, key=lambda s: (s.topic, s.partition))
+            ], None
+    except CalveError as error:
+        return [], error.message
+
+
+def _has_writer(files: Files, layout: LogLayout) -> bool:
+    if not files.exists(layout.lock):
+        return False
+    lock = files.lock(layout.lock)
+    if lock is not None:
+        lock.release()
+    return lock is None

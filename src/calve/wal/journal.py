@@ -1,0 +1,220 @@
+"""The writer's state and files, moved on one group at a time by whoever holds the log's lock.
+
+Knows what is durable, rotates, lets committed segments go, and stops for good (`Fenced`) when it
+cannot know any more what is on the disk. Has no threads and takes no locks.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from calve.errors import CalveError, Fenced, UnknownOutcome
+from calve.wal.frame import ROWS_MAX
+from calve.wal.group import Group
+from calve.wal.layout import segment_number
+from calve.wal.recovery import OpenedLog
+from calve.wal.retention import DiskBound, Retention, refuse_failed_write
+from calve.wal.writer import Broken, NotWritten, create_segment, next_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from uuid import UUID
+
+    from calve.clock import Clock
+    from calve.wal.durable import DurableEnd
+    from calve.wal.files import Files
+    from calve.wal.frame import Kind
+    from calve.wal.layout import LogLayout
+    from calve.wal.options import LogOptions
+    from calve.wal.state import Stream
+
+
+class Journal:
+    def __init__(
+        self, opened: OpenedLog, files: Files, layout: LogLayout, options: LogOptions, clock: Clock
+    ) -> None:
+        self.identity = opened.identity
+        self.state = opened.state
+        self.failure: CalveError | None = None
+        self._files = files
+        self._layout = layout
+        self._options = options
+        self._clock = clock
+        self._lock = opened.lock
+        self._durable = opened.durable
+        self._segment = opened.segment
+        self._first_segment = opened.first_segment
+        self._last_append_at = clock.monotonic()
+        self._retention = Retention(files, layout)
+        self._bound = DiskBound(files, layout, options, clock, self._sealed_bytes())
+
+    @property
+    def bytes_used(self) -> int:
+        return self._bound.sealed_bytes + self._segment.position
+
+    def new_group(self, bytes_bound: int) -> Group:
+        """Make room, then begin a group where the log ends."""
+        with self._guarded():
+            self._make_room(bytes_bound)
+        segment = self._segment
+        return Group(self.state, segment.place(), segment.schemas, self._now_us())
+
+    def write(self, group: Group) -> None:
+        """Write a group, and sync it where every acknowledgement waits for that."""
+        if not group.frames:
+            return
+        with self._guarded():
+            self._segment.write(group)
+            for planned in group.frames:
+                self.state.apply(*planned)
+            self._last_append_at = self._clock.monotonic()
+            if self._options.sync_mode == "always":
+                self._sync()
+
+    def write_control(self, frames: Sequence[tuple[Kind, int, bytes]]) -> None:
+        """Write frames that take no offsets, and sync them whatever the mode."""
+        group = self.new_group(sum(len(payload) + 256 for _, _, payload in frames))
+        for kind, stream, payload in frames:
+            group.add_control(kind, stream, payload)
+        self.write(group)
+        self.sync()
+
+    def write_hole(self, stream: Stream, first: int, end: int) -> None:
+        group = self.new_group(4096)
+        for begin in range(first, end, ROWS_MAX):
+            group.add_hole(stream.number, begin, min(ROWS_MAX, end - begin))
+        self.write(group)
+        self.sync()
+
+    def sync(self) -> None:
+        with self._guarded():
+            if self._segment.durable != self._segment.position:
+                self._sync()
+
+    def _sync(self) -> None:
+        self._segment.sync()
+        self._publish(self._durable.publish)
+
+    def persist_durable_end(self) -> None:
+        """Put the published end on the disk, so that damage before it is known as such."""
+        if not self._durable.is_persisted:
+            with self._guarded():
+                self._publish(self._durable.persist)
+
+    def _publish(self, publish: Callable[[DurableEnd], None]) -> None:
+        try:
+            publish(self._segment.durable_end(self._first_segment))
+        except OSError as error:
+            raise Broken(f"the durable end could not be published: {error}") from error
+
+    def is_idle(self, seconds: float) -> bool:
+        return self._clock.monotonic() - self._last_append_at >= seconds
+
+    def rotate(self) -> None:
+        """Seal the open segment and begin the next, unless it is empty."""
+        if not self._segment.is_empty:
+            with self._guarded():
+                self._rotate()
+
+    def _rotate(self) -> None:
+        old = self._segment
+        old.seal()
+        # Times never go back from one segment to the next, so that they can be searched.
+        began_at_us = max(self._now_us(), self.state.last_time_us)
+        header = next_header(self.identity.log_id, old.header.number + 1, began_at_us)
+        bytes_max = self._options.segment_bytes_max
+        self._segment = create_segment(self._files, self._layout, header, self.state, bytes_max)
+        self._bound.sealed_bytes += self._files.size(old.path)
+        old.close()
+        self._publish(self._durable.persist)
+
+    def _make_room(self, more_bytes: int) -> None:
+        self._bound.require_free_space()
+        if self._bound.is_over(self._segment.position, more_bytes):
+            self._remove_committed(older_than_us=None)
+            if self._bound.is_over(self._segment.position, more_bytes):
+                raise self._bound.refuse()
+        is_full = self._segment.position + more_bytes > self._options.segment_bytes_max
+        if self._segment.is_sealed or (is_full and not self._segment.is_empty):
+            self._rotate()
+
+    def trim(self, committed: Mapping[UUID, int]) -> int:
+        with self._guarded():
+            self._retention.tell(committed, self.state)
+            hot_us = int(self._options.hot_window_seconds * 1_000_000)
+            return self._remove_committed(older_than_us=self._now_us() - hot_us)
+
+    def _remove_committed(self, older_than_us: int | None) -> int:
+        newest = self._segment.header.number
+        found = self._retention.removable(self._first_segment, newest, self.state, older_than_us)
+        removed = list(found)
+        if removed:
+            self._remove(removed)
+        return len(removed)
+
+    def _remove(self, numbers: Sequence[int]) -> None:
+        """Say on the disk that they are gone, then unlink: a crash between leaves no gap."""
+        self._first_segment = numbers[-1] + 1
+        self._publish(self._durable.persist)
+        for number in numbers:
+            path = self._layout.segment(number)
+            self._bound.sealed_bytes -= self._files.size(path)
+            with suppress(OSError):  # then the next opening removes it
+                self._files.unlink(path)
+
+    def _sealed_bytes(self) -> int:
+        open_name = self._segment.path.name
+        sizes = self._files.sizes(self._layout.root).items()
+        return sum(
+            size for name, size in sizes if segment_number(name) is not None and name != open_name
+        )
+
+    def _now_us(self) -> int:
+        return int(self._clock.now().timestamp() * 1_000_000)
+
+    def require_usable(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """What the disk refused, as what the caller must do."""
+        self.require_usable()
+        try:
+            yield
+        except NotWritten as error:
+            raise refuse_failed_write(error.cause) from error
+        except (Broken, OSError) as error:
+            self._fence(str(error))
+            raise unknown_outcome(str(error)) from error
+        except CalveError:
+            raise
+        except BaseException as error:
+            self._fence(f"it was interrupted by {type(error).__name__}")
+            raise
+
+    def _fence(self, reason: str) -> None:
+        self.failure = Fenced(
+            f"the log in {self._layout.root} stopped: {reason}",
+            hint="nothing was acknowledged since; open the log again, which looks at what "
+            "reached the disk",
+        )
+
+    def close(self, *, cleanly: bool) -> None:
+        try:
+            if cleanly:
+                self.sync()
+                self._segment.trim_allocation()
+                self.persist_durable_end()
+        finally:
+            self._segment.close()
+            self._durable.close()
+            self._lock.release()
+
+
+def unknown_outcome(reason: str) -> UnknownOutcome:
+    return UnknownOutcome(
+        f"whether the rows are in the log is not known: {reason}",
+        hint="open the log again and send them once more with the same producer and sequence",
+    )

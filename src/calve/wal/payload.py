@@ -1,0 +1,170 @@
+"""Payloads: Arrow record batches and schemas to bytes, and back without copying.
+
+A batch is one Arrow IPC message; its schema lies in a frame of its own and is named by a hash of
+its bytes. Batches with dictionaries carry a whole IPC stream, because a message alone cannot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from calve.errors import InvalidRequest
+from calve.wal.frame import PAYLOAD_BYTES_MAX, ROWS_MAX, Flag, Kind, checksum
+
+REJECTED_SCHEMA: Final = pa.schema(
+    [
+        pa.field("original", pa.binary(), nullable=False),
+        pa.field("content_type", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row that could not be accepted. It is kept as it came, and takes an offset."""
+
+    original: bytes
+    content_type: str
+    reason: str
+
+
+Part: TypeAlias = pa.RecordBatch | Sequence[Rejected]
+
+
+class EncodedSchema(NamedTuple):
+    id: int
+    payload: memoryview
+    schema: pa.Schema
+    has_dictionaries: bool
+
+
+class EncodedPart(NamedTuple):
+    """One frame's payload, ready to be written."""
+
+    kind: Kind
+    flags: int
+    payload: memoryview
+    payload_sum: int
+    row_count: int
+    schema: EncodedSchema
+
+
+class SchemaCache:
+    """Schemas by identity of their contents; the last one used is found without hashing."""
+
+    _SIZE_MAX: Final = 4096
+
+    def __init__(self) -> None:
+        self._last: EncodedSchema | None = None
+        self._by_bytes: dict[bytes, EncodedSchema] = {}
+
+    def encoded(self, schema: pa.Schema) -> EncodedSchema:
+        last = self._last
+        if last is not None and last.schema.equals(schema, check_metadata=True):
+            return last
+        content = schema.serialize().to_pybytes()
+        found = self._by_bytes.get(content)
+        if found is None:
+            found = _encode_schema(schema, content)
+            if len(self._by_bytes) >= self._SIZE_MAX:
+                self._by_bytes.clear()
+            self._by_bytes[content] = found
+        self._last = found
+        return found
+
+
+def _encode_schema(schema: pa.Schema, content: bytes) -> EncodedSchema:
+    return EncodedSchema(
+        schema_id(content),
+        memoryview(content),
+        schema,
+        any(_has_dictionary(field.type) for field in schema),
+    )
+
+
+def schema_id(content: bytes | memoryview) -> int:
+    """Never 0, which means none."""
+    digest = hashlib.blake2b(content, digest_size=8).digest()
+    return int.from_bytes(digest, "little") or 1
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return True
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def bytes_estimate(part: Part) -> int:
+    """About how large the payload becomes; cheap, and before anything is encoded."""
+    if isinstance(part, pa.RecordBatch):
+        return int(part.get_total_buffer_size())
+    return sum(len(row.original) + len(row.reason) for row in part)
+
+
+def require_rows(part: Part) -> None:
+    count = part.num_rows if isinstance(part, pa.RecordBatch) else len(part)
+    if count == 0:
+        raise InvalidRequest("an append needs at least one row")
+    if count > ROWS_MAX:
+        raise InvalidRequest("too many rows for one frame", hint="split the batch")
+
+
+def encode(part: Part, schemas: SchemaCache) -> EncodedPart:
+    try:
+        if isinstance(part, pa.RecordBatch):
+            return _encode(Kind.ROWS, part, schemas.encoded(part.schema))
+        return _encode(Kind.REJECTED, _rejected_batch(part), schemas.encoded(REJECTED_SCHEMA))
+    except pa.ArrowException as error:
+        raise InvalidRequest(f"the rows cannot be written as Arrow: {error}") from error
+
+
+def _rejected_batch(rows: Sequence[Rejected]) -> pa.RecordBatch:
+    columns = [
+        pa.array([row.original for row in rows], pa.binary()),
+        pa.array([row.content_type for row in rows], pa.string()),
+        pa.array([row.reason for row in rows], pa.string()),
+    ]
+    return pa.record_batch(columns, schema=REJECTED_SCHEMA)
+
+
+def _encode(kind: Kind, batch: pa.RecordBatch, schema: EncodedSchema) -> EncodedPart:
+    flags = Flag.STREAMED if schema.has_dictionaries else 0
+    payload = memoryview(_stream(batch) if flags else batch.serialize())
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise InvalidRequest(
+            f"a batch of {len(payload)} bytes is too large for one frame",
+            hint=f"split it; {PAYLOAD_BYTES_MAX} bytes are the most",
+        )
+    return EncodedPart(kind, flags, payload, checksum(payload), batch.num_rows, schema)
+
+
+def _stream(batch: pa.RecordBatch) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def decode_schema(payload: memoryview) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(payload))
+
+
+def decode_batch(payload: memoryview, flags: int, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch, over the very bytes of `payload`."""
+    if flags & Flag.STREAMED:
+        with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
+            return reader.read_next_batch()
+    return pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+
+
+def decode_rejected(batch: pa.RecordBatch) -> list[Rejected]:
+    columns = (column.to_pylist() for column in batch.columns)
+    return [Rejected(*row) for row in zip(*columns, strict=True)]

@@ -1,0 +1,413 @@
+"""Reading the log, in any process, beside the writer and without asking it.
+
+A reader follows the published durable end and never reads past it, so it sees no row that a
+power cut could take back. Frames are handed out over the mapped file, uncopied, and every one is
+checked. Any place, by offset or by time, is found in O(log n). Not safe to share between threads.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import OrderedDict
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from calve.errors import Conflict, Corruption, NotFound
+from calve.wal.durable import DurableEnd, read_durable
+from calve.wal.files import Files, OsFiles
+from calve.wal.frame import (
+    BadFrame,
+    Frame,
+    Header,
+    Kind,
+    read_frame,
+    read_header,
+)
+from calve.wal.index import FrameIndex, SegmentIndex, StreamFrames
+from calve.wal.layout import LogLayout
+from calve.wal.payload import Rejected, decode_batch, decode_rejected, decode_schema
+from calve.wal.segment import (
+    BadSegment,
+    damaged,
+    read_index,
+    read_segment_header,
+    read_start,
+)
+from calve.wal.state import LogState, NotDense, StartOffsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    import pyarrow as pa
+
+    from calve.model import TableName
+    from calve.wal.identity import Claim
+    from calve.wal.index import SealedIndex
+    from calve.wal.state import Stream
+
+SEGMENTS_MAPPED_MAX: Final = 32
+_POLL_SECONDS_MIN: Final = 0.0005
+_POLL_SECONDS_MAX: Final = 0.02
+
+
+class _SegmentGone(Exception):
+    """Retention removed a segment between two looks."""
+
+
+class Offsets(NamedTuple):
+    """The first offset that the log still holds, and the end of what is durable."""
+
+    first: int
+    durable: int
+
+
+class Entry(NamedTuple):
+    """A frame's rows, or a hole. `batch` lies over the mapped file and keeps it alive."""
+
+    kind: Kind
+    first_offset: int
+    end_offset: int
+    ingested_at_us: int
+    batch: pa.RecordBatch | None
+    content_sum: int
+
+    @property
+    def ingested_at(self) -> datetime:
+        return datetime.fromtimestamp(self.ingested_at_us / 1_000_000, UTC)
+
+    @property
+    def rejected(self) -> list[Rejected]:
+        assert self.kind == Kind.REJECTED
+        return decode_rejected(self.batch)
+
+    def between(self, start: int, end: int) -> Entry:
+        """The part of the entry from `start` to `end`."""
+        start, end = max(start, self.first_offset), min(end, self.end_offset)
+        if (start, end) == (self.first_offset, self.end_offset):
+            return self
+        batch = self.batch and self.batch.slice(start - self.first_offset, end - start)
+        return self._replace(first_offset=start, end_offset=end, batch=batch)
+
+
+class MappedSegment:
+    """One segment, mapped; its parts are proven whole when they are first used."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self.path = path
+        self.view = files.map(path)
+        try:
+            self.header = read_segment_header(self.view)
+            self._start = read_start(self.view, self.header.salt)
+        except BadSegment as error:
+            raise damaged(path, error.position, error.reason) from error
+        self._schemas: dict[int, pa.Schema] = {}
+
+    @property
+    def frames_from(self) -> int:
+        return self._start.frames_from
+
+    def state(self) -> LogState:
+        return LogState.decode(self._start.state)
+
+    @cached_property
+    def _starts(self) -> StartOffsets:
+        return StartOffsets(self._start.state)
+
+    def start_offset(self, stream: Stream) -> int:
+        """The offset the stream had reached when the segment began."""
+        at = bisect_left(self._starts.numbers, stream.number)
+        if at < len(self._starts.numbers) and self._starts.numbers[at] == stream.number:
+            return self._starts.offsets[at]
+        return stream.first_offset  # the stream was opened later
+
+    @cached_property
+    def index(self) -> SealedIndex:
+        try:
+            return read_index(self.view, self.header.salt)
+        except (BadFrame, BadSegment) as error:
+            raise damaged(self.path, error.position, error.reason) from error
+
+    def frame(self, position: int) -> Frame:
+        try:
+            return read_frame(self.view, position, self.header.salt)
+        except BadFrame as error:
+            raise damaged(self.path, error.position, error.reason) from error
+
+    def header_at(self, position: int) -> Header:
+        try:
+            return read_header(self.view, position, self.header.salt)[0]
+        except BadFrame as error:
+            raise damaged(self.path, error.position, error.reason) from error
+
+    def schema(self, number: int, index: FrameIndex) -> pa.Schema:
+        found = self._schemas.get(number)
+        if found is None:
+            position = index.schema_position(number)
+            if position is None:
+                raise damaged(self.path, 0, f"schema {number:016x} is not in the segment")
+            found = self._schemas[number] = decode_schema(self.frame(position).payload)
+        return found
+
+    def entry(self, position: int, index: FrameIndex) -> Entry:
+        frame = self.frame(position)
+        header = frame.header
+        batch = None
+        if header.kind != Kind.HOLE:
+            schema = self.schema(header.schema, index)
+            batch = decode_batch(frame.payload, header.flags, schema)
+        return Entry(
+            Kind(header.kind),
+            header.first_offset,
+            header.end_offset,
+            header.ingested_at_us,
+            batch,
+            header.content_sum,
+        )
+
+
+class Tail:
+    """The open segment: follows the durable end, and indexes what it passes."""
+
+    def __init__(self, segment: MappedSegment) -> None:
+        self.segment = segment
+        self.index = SegmentIndex()
+        self.state = segment.state()
+        self._position = segment.frames_from
+
+    def follow(self, files: Files, end: DurableEnd) -> None:
+        if end.position > len(self.segment.view):
+            self.segment = MappedSegment(files, self.segment.path)
+        while self._position < end.position:
+            header = self.segment.header_at(self._position)
+            self._take_in(header)
+            self._position += header.frame_bytes
+
+    def _take_in(self, header: Header) -> None:
+        payload = memoryview(b"")
+        if header.kind == Kind.STREAM_OPENED:
+            payload = self.segment.frame(self._position).payload
+        try:
+            self.state.apply(header, None, payload)
+        except NotDense as error:
+            raise damaged(self.segment.path, self._position, str(error)) from error
+        self.index.add(header)
+
+
+class LogReader:
+    def __init__(self, directory: Path, *, files: Files | None = None) -> None:
+        self._layout = LogLayout(directory)
+        self._files = files or OsFiles()
+        self._mapped: OrderedDict[int, MappedSegment] = OrderedDict()
+        if not self._files.exists(self._layout.identity):
+            raise NotFound(f"{directory} holds no log")
+        self._end = read_durable(self._files, self._layout.durable)
+        self._tail = self._new_tail()
+
+    def refresh(self) -> None:
+        """Look how far the log is synced by now."""
+        end = read_durable(self._files, self._layout.durable)
+        if end.generation != self._end.generation:
+            self._end = end
+            tail = self._tail.segment.header
+            if (tail.number, tail.salt) != (end.segment, end.salt):
+                self._tail = self._new_tail()
+            else:
+                self._tail.follow(self._files, end)
+
+    def _new_tail(self) -> Tail:
+        self._mapped.clear()  # a repair may have put another file in a segment's place
+        segment = MappedSegment(self._files, self._layout.segment(self._end.segment))
+        tail = Tail(segment)
+        if segment.header.salt == self._end.salt:
+            tail.follow(self._files, self._end)
+        return tail
+
+    @property
+    def streams(self) -> list[Stream]:
+        return list(self._tail.state.streams)
+
+    def stream(self, topic: TableName, partition: int = 0) -> Stream:
+        stream = self._tail.state.find(topic, partition)
+        if stream is None:
+            raise NotFound(f"the log has no topic {topic} with partition {partition}")
+        return stream
+
+    def offsets(self, stream: Stream) -> Offsets:
+        durable = self._tail.state.next_offsets.get(stream.number)
+        if durable is None:
+            raise NotFound(f"{stream.name} was deleted")
+        while True:
+            try:
+                return Offsets(self._start_offset(self._end.first_segment, stream), durable)
+            except _SegmentGone:
+                continue
+
+    def read(self, stream: Stream, start: int, end: int | None = None) -> Iterator[Entry]:
+        """Everything from `start` up to `end`, or to what is durable now, in order."""
+        durable = self.offsets(stream).durable
+        end = durable if end is None else min(end, durable)
+        while start < end or start < self.offsets(stream).first:
+            try:
+                for entry in self._read_segment(stream, start, end):
+                    yield entry
+                    start = entry.end_offset
+            except _SegmentGone:
+                continue  # retention was faster; what it left decides
+
+    def _read_segment(self, stream: Stream, start: int, end: int) -> Iterator[Entry]:
+        """The entries of the segment that holds `start`."""
+        first = self.offsets(stream).first
+        if start < first:
+            raise NotFound(
+                f"offset {start} of {stream.name} is no longer in the log, which begins at {first}",
+                hint="its rows are in the table",
+                context={"first": str(first)},
+            )
+        segment, index = self._open(self._segment_holding(stream, start))
+        frames = index.frames(stream.number)
+        if frames is None or not frames.first_offset <= start < frames.end_offset:
+            raise damaged(segment.path, 0, f"offset {start} of {stream.name} is not indexed")
+        for at in range(frames.holding(start), len(frames.positions)):
+            if frames.offsets[at] >= end:
+                return
+            yield self._entry(segment, index, stream, frames, at).between(start, end)
+
+    def _entry(
+        self,
+        segment: MappedSegment,
+        index: FrameIndex,
+        stream: Stream,
+        frames: StreamFrames,
+        at: int,
+    ) -> Entry:
+        try:
+            entry = segment.entry(frames.positions[at], index)
+        except Corruption as error:
+            is_last = at + 1 == len(frames.offsets)
+            end = frames.end_offset if is_last else frames.offsets[at + 1]
+            raise Corruption(
+                f"{error.message}; offsets {frames.offsets[at]}..{end} of {stream.name}",
+                hint=error.hint,
+                context={**error.context, "first": str(frames.offsets[at]), "end": str(end)},
+            ) from error
+        if entry.first_offset != frames.offsets[at]:
+            raise damaged(segment.path, frames.positions[at], "the index names another frame")
+        return entry
+
+    def offset_at(self, stream: Stream, moment: datetime) -> int:
+        """The first offset that came at `moment` or later; the durable end if none did."""
+        time_us = int(moment.timestamp() * 1_000_000)
+        while True:
+            try:
+                return self._offset_at(stream, time_us)
+            except _SegmentGone:
+                continue
+
+    def _offset_at(self, stream: Stream, time_us: int) -> int:
+        numbers = range(self._end.first_segment, self._end.segment + 1)
+        at = max(bisect_left(numbers, time_us, key=self._start_time) - 1, 0)
+        _, index = self._open(numbers[at])
+        frames = index.frames(stream.number)
+        found = None if frames is None else frames.offset_at(time_us)
+        if found is not None:
+            return found
+        # Whatever the stream has in later segments came later than that.
+        later = numbers[at + 1 :]
+        return self._start_offset(later[0], stream) if later else self.offsets(stream).durable
+
+    def _start_time(self, number: int) -> int:
+        return self._segment(number).header.created_at_us
+
+    def wait(self, stream: Stream, past: int, timeout_seconds: float) -> bool:
+        """Return when the durable offset is past `past`: True, or False after the time-out.
+
+        Looks at one small file in the page cache, ever more slowly while nothing comes.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        pause = _POLL_SECONDS_MIN
+        while True:
+            self.refresh()
+            if self.offsets(stream).durable > past:
+                return True
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return False
+            time.sleep(min(pause, remaining))
+            pause = min(2 * pause, _POLL_SECONDS_MAX)
+
+    def content_sum(self, stream: Stream, end: int) -> int | None:
+        """The sum of the frame that ends at `end`; None when the log does not hold it."""
+        offsets = self.offsets(stream)
+        if not offsets.first < end <= offsets.durable:
+            return None
+        segment, index = self._open(self._segment_holding(stream, end - 1))
+        frames = index.frames(stream.number)
+        assert frames is not None
+        header = segment.header_at(frames.positions[frames.holding(end - 1)])
+        return header.content_sum if header.end_offset == end else None
+
+    def require_content(self, stream: Stream, claim: Claim) -> None:
+        """Raise Conflict when the log holds other rows than those that were committed."""
+        if claim.committed is None or claim.content_sum is None:
+            return
+        found = self.content_sum(stream, claim.committed)
+        if found is not None and found != claim.content_sum:
+            raise Conflict(
+                f"{stream.name} holds other rows before offset {claim.committed} than its table",
+                hint="one of the two was restored from another time; bring back its newer state",
+                context={"found": f"{found:016x}", "expected": f"{claim.content_sum:016x}"},
+            )
+
+    def _open(self, number: int) -> tuple[MappedSegment, FrameIndex]:
+        if number == self._end.segment:
+            return self._tail.segment, self._tail.index
+        segment = self._segment(number)
+        return segment, segment.index
+
+    def _segment(self, number: int) -> MappedSegment:
+        if number == self._end.segment:
+            return self._tail.segment
+        found = self._mapped.get(number)
+        if found is None:
+            found = self._mapped[number] = self._map(number)
+            if len(self._mapped) > SEGMENTS_MAPPED_MAX:
+                self._mapped.popitem(last=False)
+        self._mapped.move_to_end(number)
+        return found
+
+    def _map(self, number: int) -> MappedSegment:
+        path = self._layout.segment(number)
+        try:
+            return MappedSegment(self._files, path)
+        except FileNotFoundError as error:
+            self.refresh()
+            if number < self._end.first_segment:
+                raise _SegmentGone from error
+            raise damaged(path, 0, "the file is missing") from error
+
+    def _start_offset(self, number: int, stream: Stream) -> int:
+        return self._segment(number).start_offset(stream)
+
+    def _segment_holding(self, stream: Stream, offset: int) -> int:
+        numbers = range(self._end.first_segment, self._end.segment + 1)
+        at = bisect_left(numbers, offset + 1, key=lambda n: self._start_offset(n, stream))
+        return numbers[max(at - 1, 0)]
+
+    def close(self) -> None:
+        self._mapped.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,325 @@
+"""Opening a log: from whatever a crash left to exactly a prefix that holds every acknowledged row.
+
+Only the newest segment is read, so opening costs the same whatever the log's size. A torn tail is
+cut before anything is appended. Whatever else is not as it should be raises Corruption or
+Conflict and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID, uuid4
+
+from calve.errors import Conflict, Corruption
+from calve.wal.durable import DurableEnd, DurableFile
+from calve.wal.frame import UnknownFormat
+from calve.wal.identity import (
+    LogIdentity,
+    read_identity,
+    require_log,
+    require_same_place,
+    write_identity,
+)
+from calve.wal.index import SegmentIndex
+from calve.wal.layout import TEMPORARY, LogLayout, is_own, segment_number
+from calve.wal.scan import Walk, proof_of_damage
+from calve.wal.segment import (
+    BadSegment,
+    SegmentHeader,
+    damaged,
+    index_position,
+    read_segment_header,
+    read_start,
+)
+from calve.wal.state import LogState, NotDense
+from calve.wal.writer import (
+    OpenSegment,
+    SegmentEnd,
+    create_segment,
+    next_header,
+    preallocate,
+    sync,
+    write_buffers,
+)
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+    from calve.wal.files import File, FileLock, Files
+    from calve.wal.options import LogOptions
+
+
+@dataclass(slots=True)
+class OpenedLog:
+    """Everything a writer goes on with."""
+
+    identity: LogIdentity
+    lock: FileLock
+    durable: DurableFile
+    state: LogState
+    segment: OpenSegment
+    first_segment: int
+
+
+class Recovered(NamedTuple):
+    """The newest segment as it was found, up to its last whole append."""
+
+    header: SegmentHeader
+    state: LogState
+    end: SegmentEnd
+    starts_at: int
+    is_sealed: bool
+
+
+def lock_log(files: Files, layout: LogLayout) -> FileLock:
+    if not files.exists(layout.lock):
+        raise Corruption(
+            f"{layout.lock} is missing",
+            hint="if no other process writes this log, `calve wal repair --adopt` makes it again",
+            context={"file": str(layout.lock)},
+        )
+    lock = files.lock(layout.lock)
+    if lock is None:
+        raise Conflict(
+            f"{layout.root} has a writer already",
+            hint="one process at a time writes a log; stop the other one first",
+        )
+    return lock
+
+
+def exists(files: Files, layout: LogLayout) -> bool:
+    """Whether a log was ever finished here. What a crash left of making one does not count."""
+    if not files.exists(layout.root):
+        return False
+    if files.exists(layout.identity):
+        return True
+    segments = segment_numbers(files, layout)
+    if not segments:
+        return False
+    if segments == [1] and _was_never_used(files.map(layout.segment(1))):
+        return False
+    read_identity(files, layout)  # raises: the file is missing, and rows are there
+    return True
+
+
+def _was_never_used(view: memoryview) -> bool:
+    try:
+        header = read_segment_header(view)
+        start = read_start(view, header.salt)
+    except BadSegment:
+        return False
+    return proof_of_damage(view, start.frames_from, header.salt, 0) is None and not any(
+        Walk(view, start.frames_from, header.salt)
+    )
+
+
+def segment_numbers(files: Files, layout: LogLayout) -> list[int]:
+    numbers = (segment_number(name) for name in files.names(layout.root))
+    return sorted(number for number in numbers if number is not None)
+
+
+def create_log(files: Files, layout: LogLayout, options: LogOptions, now: datetime) -> None:
+    """Make a new log. Its identity is written last: before that, there is no log."""
+    files.make_directory(layout.root)
+    if not files.exists(layout.lock):
+        files.create(layout.lock).close()
+    lock = lock_log(files, layout)
+    try:
+        _create_locked(files, layout, options, now)
+    finally:
+        lock.release()
+
+
+def _create_locked(files: Files, layout: LogLayout, options: LogOptions, now: datetime) -> None:
+    if exists(files, layout):
+        return  # somebody made it between the look and the lock
+    for name in files.names(layout.root):
+        if is_own(name):  # whatever else lies here is somebody's
+            files.unlink(layout.root / name)
+    files.sync_directory(layout.root)
+    identity = LogIdentity(log_id=uuid4(), place=files.place(layout.lock), created_at=now)
+    header = next_header(identity.log_id, 1, _microseconds(now))
+    segment = create_segment(files, layout, header, LogState(), options.segment_bytes_max)
+    DurableFile.create(files, layout.durable, segment.durable_end(1)._replace(generation=1))
+    segment.close()
+    files.sync_directory(layout.root)  # the names before the one that makes it a log
+    write_identity(files, layout, identity)
+    files.sync_directory(layout.root)
+
+
+def open_log(
+    files: Files, layout: LogLayout, options: LogOptions, expected: UUID | None
+) -> OpenedLog:
+    lock = lock_log(files, layout)
+    try:
+        return _open_locked(files, layout, options, expected, lock)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _open_locked(
+    files: Files, layout: LogLayout, options: LogOptions, expected: UUID | None, lock: FileLock
+) -> OpenedLog:
+    identity = read_identity(files, layout)
+    if expected is not None:
+        require_log(layout, identity.log_id, expected)
+    require_same_place(files, layout, identity)
+    durable = DurableFile.open(files, layout.durable)
+    try:
+        segment, state = _go_on(files, layout, options, identity, durable)
+    except BaseException:
+        durable.close()
+        raise
+    return OpenedLog(identity, lock, durable, state, segment, durable.end.first_segment)
+
+
+def _go_on(
+    files: Files,
+    layout: LogLayout,
+    options: LogOptions,
+    identity: LogIdentity,
+    durable: DurableFile,
+) -> tuple[OpenSegment, LogState]:
+    newest = tidy(files, layout, durable.end)
+    found = recover(files, layout, newest, durable.end, options.producers_max)
+    require_own_segment(layout.segment(newest), found.header, identity.log_id, newest)
+    if found.is_sealed:
+        _sync_seal(files, layout.segment(newest), found, durable.end)
+        header = next_header(identity.log_id, newest + 1, found.state.last_time_us)
+        segment = create_segment(files, layout, header, found.state, options.segment_bytes_max)
+    else:
+        segment = _reopen(files, layout.segment(newest), found, durable.end, options)
+    durable.persist(segment.durable_end(durable.end.first_segment))
+    return segment, found.state
+
+
+def tidy(files: Files, layout: LogLayout, end: DurableEnd) -> int:
+    """Finish what a crash interrupted, and return the newest segment's number."""
+    for name in files.names(layout.root):
+        if is_own(name) and name.endswith(TEMPORARY):
+            files.unlink(layout.root / name)
+    numbers = segment_numbers(files, layout)
+    for number in [number for number in numbers if number < end.first_segment]:
+        files.unlink(layout.segment(number))
+    kept = [number for number in numbers if number >= end.first_segment]
+    newest = kept[-1] if kept else end.first_segment
+    require_all_segments(layout, kept, end)
+    # The last writer may have stopped because just this failed.
+    files.sync_directory(layout.root)
+    return newest
+
+
+def require_all_segments(layout: LogLayout, numbers: list[int], end: DurableEnd) -> None:
+    newest = max(end.segment, numbers[-1] if numbers else 0)
+    missing = sorted(set(range(end.first_segment, newest + 1)) - set(numbers))
+    if missing:
+        raise Corruption(
+            f"{layout.segment(missing[0])} is missing",
+            hint="bring the file back, or see `calve wal verify` for what is lost with it",
+            context={"missing": ",".join(str(number) for number in missing)},
+        )
+    if newest > end.segment + 1:
+        raise Corruption(
+            f"{layout.durable} speaks of segment {end.segment}, but {newest} is there",
+            hint="the file is older than the log: `calve wal repair --durable` writes it again",
+            context={"file": str(layout.durable)},
+        )
+
+
+def require_own_segment(path: Path, header: SegmentHeader, log_id: UUID, number: int) -> None:
+    if (header.log_id, header.number) != (log_id, number):
+        raise Conflict(
+            f"{path} is segment {header.number} of log {header.log_id}, "
+            f"not segment {number} of log {log_id}",
+            hint="bring back the file that belongs here",
+            context={"found": str(header.log_id), "expected": str(log_id)},
+        )
+
+
+def recover(
+    files: Files, layout: LogLayout, number: int, durable: DurableEnd, producers_max: int
+) -> Recovered:
+    """Read a segment to its end. Raises Corruption for anything but a torn tail."""
+    path = layout.segment(number)
+    view = files.map(path)
+    try:
+        header = read_segment_header(view)
+        start = read_start(view, header.salt)
+    except BadSegment as error:
+        raise damaged(path, error.position, error.reason) from error
+    state = LogState.decode(start.state, producers_max)
+    walk = Walk(view, start.frames_from, header.salt)
+    end = _replay(walk, state, path)
+    is_sealed = index_position(view, header.salt) is not None and walk.index_at == walk.end
+    synced = durable.position if (number, header.salt) == (durable.segment, durable.salt) else 0
+    if isinstance(walk.stop, UnknownFormat):
+        raise damaged(path, walk.end, walk.stop.reason)
+    if not is_sealed:
+        proof = proof_of_damage(view, walk.end, header.salt, synced)
+        if proof is not None:
+            reason = walk.stop.reason if walk.stop else "nothing is written here"
+            raise damaged(path, walk.end, f"{reason}, yet {proof}")
+    return Recovered(header, state, end, start.frames_from, is_sealed)
+
+
+def _replay(walk: Walk, state: LogState, path: Path) -> SegmentEnd:
+    index = SegmentIndex()
+    previous = (0, 0)
+    for append in walk:
+        for frame in append:
+            try:
+                state.apply_frame(frame)
+            except NotDense as error:
+                raise damaged(path, frame.header.position, str(error)) from error
+            index.add(frame.header)
+            if frame.header.takes_offsets:
+                previous = (frame.header.stream, frame.header.end_offset)
+    return SegmentEnd(walk.end, index, *previous)
+
+
+def _reopen(
+    files: Files, path: Path, found: Recovered, durable: DurableEnd, options: LogOptions
+) -> OpenSegment:
+    """Cut the tail, and make sure of what is left."""
+    file = files.open(path)
+    try:
+        file.truncate(found.end.position)
+        _write_again(file, found, durable)
+        preallocate(file, options.segment_bytes_max)
+        sync(file)
+    except BaseException:
+        file.close()
+        raise
+    segment = OpenSegment(file, path, found.header, found.end)
+    segment.starts_at = found.starts_at
+    return segment
+
+
+def _sync_seal(files: Files, path: Path, found: Recovered, durable: DurableEnd) -> None:
+    """A crash came between the seal and the next segment: the seal may not be on the disk."""
+    file = files.open(path)
+    try:
+        _write_again(file, found, durable)
+        sync(file)
+    finally:
+        file.close()
+
+
+def _write_again(file: File, found: Recovered, durable: DurableEnd) -> None:
+    """Write what is not known to be synced once more.
+
+    After a failed sync the kernel may hold pages as clean that never reached the disk; only what
+    is written again, the length too, is surely synced by the next sync.
+    """
+    synced = durable.position if found.header.salt == durable.salt else 0
+    again = file.read_at(synced, file.size() - synced)
+    file.truncate(file.size())
+    if again:
+        write_buffers(file, synced, [again])
+
+
+def _microseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000_000)

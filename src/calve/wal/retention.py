@@ -1,0 +1,149 @@
+"""Which segments may go, and whether there is room for more.
+
+A segment goes when every row in it is committed to its table and older than the hot window. When
+the log is over its bound, committed rows go sooner; rows that are not committed never do. The log
+asks nobody: the committed offsets are told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from calve.errors import Unavailable
+from calve.wal.frame import BadFrame
+from calve.wal.segment import BadSegment, damaged, read_index, read_segment_header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from calve.clock import Clock
+    from calve.wal.files import Files
+    from calve.wal.index import SealedIndex
+    from calve.wal.layout import LogLayout
+    from calve.wal.options import LogOptions
+    from calve.wal.state import LogState
+
+_FREE_SPACE_CHECK_SECONDS: Final = 0.1
+RETRY_AFTER_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSummary:
+    """What retention needs of a sealed segment."""
+
+    number: int
+    ends: Mapping[int, int]
+    last_time_us: int
+
+
+def summarize(files: Files, layout: LogLayout, number: int) -> SegmentSummary:
+    index = open_index(files, layout.segment(number))
+    ends: dict[int, int] = {}
+    last_time_us = 0
+    for stream in index.streams():
+        frames = index.frames(stream)
+        assert frames is not None
+        ends[stream] = frames.end_offset
+        last_time_us = max(last_time_us, frames.times_us[-1])
+    return SegmentSummary(number, ends, last_time_us)
+
+
+def open_index(files: Files, path: Path) -> SealedIndex:
+    view = files.map(path)
+    try:
+        return read_index(view, read_segment_header(view).salt)
+    except (BadFrame, BadSegment) as error:
+        raise damaged(path, error.position, error.reason) from error
+
+
+class Retention:
+    """Remembers what was committed, and finds the segments that are done with."""
+
+    def __init__(self, files: Files, layout: LogLayout) -> None:
+        self._files = files
+        self._layout = layout
+        self._committed: dict[UUID, int] = {}
+        self._oldest: SegmentSummary | None = None
+
+    def tell(self, committed: Mapping[UUID, int], state: LogState) -> None:
+        """Remember what is committed, of the streams that there are."""
+        known = self._committed | dict(committed)
+        self._committed = {s.id: known[s.id] for s in state.streams if s.id in known}
+
+    def removable(
+        self, first: int, newest: int, state: LogState, older_than_us: int | None
+    ) -> Iterator[int]:
+        """Sealed segments that may go, oldest first; `older_than_us` None ignores their age."""
+        for number in range(first, newest):
+            summary = self._summary(number)
+            if older_than_us is not None and summary.last_time_us >= older_than_us:
+                return
+            if not self._is_committed(summary, state):
+                return
+            yield number
+
+    def _summary(self, number: int) -> SegmentSummary:
+        if self._oldest is None or self._oldest.number != number:
+            self._oldest = summarize(self._files, self._layout, number)
+        return self._oldest
+
+    def _is_committed(self, summary: SegmentSummary, state: LogState) -> bool:
+        for number, end in summary.ends.items():
+            stream = state.stream(number)
+            # The rows of a topic that was deleted wait for nobody.
+            if stream is not None and self._committed.get(stream.id, 0) < end:
+                return False
+        return True
+
+
+@dataclass(slots=True)
+class DiskBound:
+    """Says no, with a delay, when the log or its disk is full; yes again when it is not."""
+
+    files: Files
+    layout: LogLayout
+    options: LogOptions
+    clock: Clock
+    sealed_bytes: int = 0
+    _checked_at: float = field(default=float("-inf"))
+    _free_bytes: int = 0
+
+    def is_over(self, open_bytes: int, more_bytes: int) -> bool:
+        return self.sealed_bytes + open_bytes + more_bytes > self.options.disk_bytes_max
+
+    def refuse(self) -> Unavailable:
+        return _refuse(
+            f"the log holds its {self.options.disk_bytes_max} bytes (wal.disk_bytes_max)",
+            "it is waiting for rows to be committed: see `calve pipeline status`",
+        )
+
+    def require_free_space(self) -> None:
+        now = self.clock.monotonic()
+        if now - self._checked_at >= _FREE_SPACE_CHECK_SECONDS:
+            self._free_bytes = self.files.free_bytes(self.layout.root)
+            self._checked_at = now
+        if self._free_bytes < self.options.free_bytes_min:
+            raise _refuse(
+                f"only {self._free_bytes} bytes are free on the log's disk, "
+                f"{self.options.free_bytes_min} must be (wal.free_bytes_min)",
+                "make room on the disk",
+            )
+
+
+def _refuse(message: str, what_to_do: str) -> Unavailable:
+    return Unavailable(
+        message,
+        hint=f"retry in {RETRY_AFTER_MS} ms; {what_to_do}",
+        context={"retry_after_ms": str(RETRY_AFTER_MS)},
+    )
+
+
+def refuse_pending(bytes_max: int) -> Unavailable:
+    return _refuse(f"{bytes_max} bytes are waiting to be written already", "send more slowly")
+
+
+def refuse_failed_write(cause: OSError) -> Unavailable:
+    return _refuse(f"the log could not be written: {cause.strerror or cause}", "look at the disk")

@@ -1,0 +1,367 @@
+"""Looking at every byte of a log without changing one: what is whole, and what is lost.
+
+Goes on behind damage: the next whole frame is found by its salt and position, and the offsets
+that are missing are known from the frames around, from the next segment's state, and from what
+each frame says of the one before it. `verify` reports this; `repair` acts on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+from calve.wal.durable import DurableEnd, read_durable
+from calve.wal.frame import (
+    COPIES,
+    BadFrame,
+    Frame,
+    Header,
+    Kind,
+    UnknownFormat,
+    candidates,
+    is_blank,
+    read_frame,
+    salt_at,
+)
+from calve.wal.scan import later_headers
+from calve.wal.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
+from calve.wal.segment import (
+    BadSegment,
+    SegmentHeader,
+    UnknownVersion,
+    index_position,
+    read_index,
+    read_segment_header,
+    read_start,
+)
+from calve.wal.state import LogState, StartOffsets, Stream, decode_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from calve.wal.files import Files
+    from calve.wal.layout import LogLayout
+
+
+class LostRange(NamedTuple):
+    """Offsets of one stream that no whole frame holds."""
+
+    stream: int
+    first: int
+    end: int
+
+
+@dataclass(slots=True)
+class Damage:
+    """A place in a file that is not as it was written, and what is lost with it."""
+
+    path: Path
+    begin: int
+    end: int
+    reason: str
+    lost: list[LostRange] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SegmentSurvey:
+    """One segment: the frames that are whole, in order, and the damage between them."""
+
+    number: int
+    path: Path
+    header: SegmentHeader | None = None
+    state: LogState | None = None
+    frames: list[Header] = field(default_factory=list)
+    headless: list[Header] = field(default_factory=list)  # whole headers of damaged payloads
+    damages: list[Damage] = field(default_factory=list)
+    is_sealed: bool = False
+    is_missing: bool = False
+    is_foreign: bool = False  # of a format that is not known here: nothing to be repaired
+    bytes: int = 0
+    ends_at: int = 0
+    torn_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Survey:
+    durable: DurableEnd
+    segments: list[SegmentSurvey]
+    names: dict[int, Stream]
+    ends: dict[int, int]  # each stream's end, as far as it is known
+
+    @property
+    def damages(self) -> list[Damage]:
+        return [damage for segment in self.segments for damage in segment.damages]
+
+    @property
+    def lost(self) -> list[LostRange]:
+        return merge([lost for damage in self.damages for lost in damage.lost])
+
+    def name(self, stream: int) -> str:
+        found = self.names.get(stream)
+        return found.name if found else f"stream {stream}"
+
+
+def merge(ranges: list[LostRange]) -> list[LostRange]:
+    merged: list[LostRange] = []
+    for one in sorted(ranges):
+        last = merged[-1] if merged else None
+        if last is not None and last.stream == one.stream and one.first <= last.end:
+            merged[-1] = last._replace(end=max(last.end, one.end))
+        else:
+            merged.append(one)
+    return merged
+
+
+class Surveyor:
+    """Walks over a log's segments, oldest first, and keeps count of every stream."""
+
+    def __init__(self, files: Files, layout: LogLayout, *, is_live: bool) -> None:
+        self._files = files
+        self._layout = layout
+        self._is_live = is_live
+        self._expected: dict[int, int] = {}
+        self._names: dict[int, Stream] = {}
+        self._last_damaged: SegmentSurvey | None = None
+
+    def survey(self) -> Survey:
+        durable = read_durable(self._files, self._layout.durable)
+        segments = [self._segment(number, durable) for number in self._numbers(durable)]
+        kept = [segment for segment in segments if segment is not None]
+        self._compare_with_durable(kept, durable)
+        return Survey(durable, kept, self._names, self._expected)
+
+    def _numbers(self, durable: DurableEnd) -> range:
+        newest = durable.segment
+        while self._files.exists(self._layout.segment(newest + 1)) and not self._is_live:
+            newest += 1
+        return range(durable.first_segment, newest + 1)
+
+    def _segment(self, number: int, durable: DurableEnd) -> SegmentSurvey | None:
+        path = self._layout.segment(number)
+        found = SegmentSurvey(number, path)
+        try:
+            view = self._files.map(path)
+        except FileNotFoundError:
+            if read_durable(self._files, self._layout.durable).first_segment > number:
+                return None  # retention was faster
+            found.is_missing = True
+            found.damages.append(Damage(path, 0, 0, "the file is missing"))
+            self._last_damaged = found
+            return found
+        found.bytes = len(view)
+        self._read_start(view, found)
+        if found.header is not None and found.state is not None:
+            self._read_frames(view, found, durable)
+        elif found.damages:
+            self._last_damaged = found
+        return found
+
+    def _read_start(self, view: memoryview, found: SegmentSurvey) -> None:
+        try:
+            found.header = read_segment_header(view)
+        except BadSegment as error:
+            found.damages.append(Damage(found.path, 0, SEGMENT_HEADER_BYTES, error.reason))
+            found.is_foreign = isinstance(error, UnknownVersion)
+            found.header = _header_from_frames(view, found.number)
+        if found.header is None:
+            return
+        try:
+            start = read_start(view, found.header.salt)
+        except BadSegment as error:
+            found.damages.append(Damage(found.path, error.position, len(view), error.reason))
+            return
+        found.state = LogState.decode(start.state)
+        found.ends_at = start.frames_from
+        self._check_state_copies(view, found)
+        self._take_starts(found, StartOffsets(start.state))
+
+    def _check_state_copies(self, view: memoryview, found: SegmentSurvey) -> None:
+        assert found.header is not None
+        size = (found.ends_at - SEGMENT_HEADER_BYTES) // COPIES
+        for position in range(SEGMENT_HEADER_BYTES, found.ends_at, size):
+            try:
+                read_frame(view, position, found.header.salt)
+            except BadFrame as error:
+                found.damages.append(
+                    Damage(found.path, position, position + size, f"a state: {error.reason}")
+                )
+
+    def _take_starts(self, found: SegmentSurvey, starts: StartOffsets) -> None:
+        """Compare what the segment says of its beginning with what came before it."""
+        assert found.state is not None
+        self._names |= {stream.number: stream for stream in found.state.streams}
+        for number, offset in zip(starts.numbers, starts.offsets, strict=True):
+            expected = self._expected.get(number)
+            if expected is not None and expected < offset:
+                self._lose(self._last_damaged or found, LostRange(number, expected, offset))
+        self._expected = dict(zip(starts.numbers, starts.offsets, strict=True))
+        self._last_damaged = None
+
+    def _read_frames(self, view: memoryview, found: SegmentSurvey, durable: DurableEnd) -> None:
+        assert found.header is not None
+        salt = found.header.salt
+        found.is_sealed = index_position(view, salt) is not None
+        for frame in self._frames(view, found, _must_hold(view, found, durable)):
+            self._take(found, frame)
+        self._check_schemas(found)
+        self._check_seal(view, found, is_last=found.number >= durable.segment)
+        if found.damages:
+            self._last_damaged = found
+
+    def _frames(self, view: memoryview, found: SegmentSurvey, limit: int) -> Iterator[Frame]:
+        """Whole frames; behind damage it goes on with the next whole header. Before `limit`
+        whatever is not whole is damage; behind it, it may be a torn tail."""
+        assert found.header is not None
+        position = found.ends_at
+        while True:
+            frame, bad = _frame_or_damage(view, position, found.header.salt)
+            if frame is not None:
+                if frame.header.kind == Kind.INDEX:
+                    found.ends_at = position
+                    return
+                yield frame
+                position = found.ends_at = frame.end
+                continue
+            following = _next_whole(view, position, found.header.salt)
+            if not self._is_damage(position, following, limit):
+                found.torn_bytes = 0 if bad is None else len(view) - position
+                return
+            position = self._damaged(found, position, bad, following, limit)
+            if position >= limit and following is None:
+                return
+
+    def _is_damage(self, position: int, following: Header | None, limit: int) -> bool:
+        if position < limit:
+            return True
+        return following is not None and not self._is_live and following.durable > position
+
+    def _damaged(
+        self,
+        found: SegmentSurvey,
+        position: int,
+        bad: BadFrame | None,
+        following: Header | None,
+        limit: int,
+    ) -> int:
+        """Note the damage, and say where to go on."""
+        found.is_foreign |= isinstance(bad, UnknownFormat)
+        reason = bad.reason if bad else "nothing is written here"
+        header = bad.header if bad else None
+        end = following.position if following else limit
+        found.damages.append(Damage(found.path, position, end, reason))
+        if header is not None and header.takes_offsets:
+            found.headless.append(header)
+            self._expect(found, header)
+        if following is not None and following.previous_end:
+            self._lose_up_to(found, following.previous_stream, following.previous_end)
+        return end
+
+    def _take(self, found: SegmentSurvey, frame: Frame) -> None:
+        header = frame.header
+        found.frames.append(header)
+        if header.takes_offsets:
+            self._expect(found, header, is_whole=True)
+        elif header.kind == Kind.STREAM_OPENED:
+            stream = decode_stream(frame.payload)
+            self._names[stream.number] = stream
+            self._expected.setdefault(stream.number, stream.first_offset)
+        elif header.kind == Kind.STREAM_CLOSED:
+            self._expected.pop(header.stream, None)
+
+    def _expect(self, found: SegmentSurvey, header: Header, *, is_whole: bool = False) -> None:
+        self._lose_up_to(found, header.stream, header.first_offset)
+        if not is_whole:
+            self._lose(found, LostRange(header.stream, header.first_offset, header.end_offset))
+        self._expected[header.stream] = header.end_offset
+
+    def _lose_up_to(self, found: SegmentSurvey, stream: int, end: int) -> None:
+        named = self._names.get(stream)
+        expected = self._expected.get(stream, named.first_offset if named else end)
+        if expected < end:
+            self._lose(found, LostRange(stream, expected, end))
+        self._expected[stream] = max(expected, end)
+
+    def _lose(self, found: SegmentSurvey, lost: LostRange) -> None:
+        if not found.damages:
+            found.damages.append(
+                Damage(found.path, 0, 0, "offsets are missing although every frame is whole")
+            )
+        found.damages[-1].lost.append(lost)
+
+    def _check_schemas(self, found: SegmentSurvey) -> None:
+        """Rows whose schema is gone are unreadable, though their frames are whole."""
+        present = {header.schema for header in found.frames if header.kind == Kind.SCHEMA}
+        for header in found.frames:
+            if header.schema and header.takes_offsets and header.schema not in present:
+                self._lose(found, LostRange(header.stream, header.first_offset, header.end_offset))
+
+    def _check_seal(self, view: memoryview, found: SegmentSurvey, *, is_last: bool) -> None:
+        assert found.header is not None
+        if not found.is_sealed:
+            if not is_last:
+                found.damages.append(
+                    Damage(found.path, found.ends_at, len(view), "the segment is not sealed")
+                )
+            return
+        try:
+            read_index(view, found.header.salt)
+        except (BadFrame, BadSegment) as error:
+            found.damages.append(Damage(found.path, error.position, len(view), error.reason))
+
+    def _compare_with_durable(self, segments: list[SegmentSurvey], durable: DurableEnd) -> None:
+        """The last frame that was published, if nothing else speaks of it any more."""
+        last = segments[-1] if segments else None
+        if last is None or last.header is None or last.header.salt != durable.salt:
+            return
+        if durable.last_end and durable.last_stream in self._expected:
+            self._lose_up_to(last, durable.last_stream, durable.last_end)
+
+
+def survey(files: Files, layout: LogLayout) -> Survey:
+    """Look at a log, whether or not somebody writes it at the moment."""
+    lock = files.lock(layout.lock) if files.exists(layout.lock) else None
+    try:
+        return Surveyor(files, layout, is_live=lock is None).survey()
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _must_hold(view: memoryview, found: SegmentSurvey, durable: DurableEnd) -> int:
+    """Up to where everything in a segment was synced for certain."""
+    assert found.header is not None
+    if (found.number, found.header.salt) == (durable.segment, durable.salt):
+        return durable.position
+    seal = index_position(view, found.header.salt)
+    if seal is not None:
+        return seal
+    return len(view) if found.number < durable.segment else 0
+
+
+def _frame_or_damage(
+    view: memoryview, position: int, salt: int
+) -> tuple[Frame | None, BadFrame | None]:
+    if is_blank(view, position):
+        return None, None
+    try:
+        return read_frame(view, position, salt), None
+    except BadFrame as error:
+        return None, error
+
+
+def _next_whole(view: memoryview, position: int, salt: int) -> Header | None:
+    return next(later_headers(view, position + 1, salt), None)
+
+
+def _header_from_frames(view: memoryview, number: int) -> SegmentHeader | None:
+    """A damaged header made up again from the first whole frame, which knows the salt."""
+    for position in candidates(view, SEGMENT_HEADER_BYTES):
+        salt = salt_at(view, position)
+        try:
+            read_frame(view, position, salt)
+        except BadFrame:
+            continue
+        return SegmentHeader(UUID(int=0), number, salt, 0)
+    return None

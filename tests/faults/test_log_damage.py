@@ -1,0 +1,347 @@
+"""Every bit flipped, every length cut: never a crash, never a wrong row, never a silent loss."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from calve.errors import CalveError, Conflict, Corruption
+from calve.wal import Claim, Log, LogOptions, LogReader
+from calve.wal.layout import LogLayout
+from calve.wal.repair import AcceptedLoss, repair, rewrite_durable, rewrite_identity
+from calve.wal.survey import survey
+from tests.fakes.disk import Crash, SimulatedDisk, Survival
+from tests.fakes.oracle import TOPIC, Oracle, read_values, rows
+from tests.faults.test_log_crashes import DIRECTORY, SteppingClock, crash_points, open_log
+
+LAYOUT = LogLayout(DIRECTORY)
+FILES = ["00000000000000000001.seg", "00000000000000000002.seg", "durable", "log.json"]
+
+
+@pytest.fixture(scope="module")
+def sample() -> tuple[SimulatedDisk, Oracle]:
+    """A sealed segment and an open one, two partitions."""
+    disk = SimulatedDisk()
+    oracle = Oracle()
+    with open_log(disk) as log:
+        for partition in (0, 1):
+            log.create_stream(TOPIC, partition)
+        oracle.append(log, 0, 2, producer="p", sequence=0, rejected=1)
+        oracle.append(log, 1)
+        log.rotate()
+        oracle.append(log, 1, 2)
+        oracle.append(log, 0)
+    return disk, oracle
+
+
+def values(oracle: Oracle, partition: int) -> list[object]:
+    return [value for sent in oracle.sent[TOPIC, partition] for value in sent.values]
+
+
+def outcome(disk: SimulatedDisk, oracle: Oracle) -> str:
+    """`whole` if every row can be read, `reported` if an error says that something is wrong."""
+    try:
+        with LogReader(DIRECTORY, files=disk) as reader:
+            for partition in (0, 1):
+                found = read_values(reader, TOPIC, partition)
+                assert found == values(oracle, partition), "a wrong or missing row"
+        open_log(disk).close()
+    except (Corruption, Conflict):
+        return "reported"
+    oracle.check(DIRECTORY, disk)
+    return "whole"
+
+
+def sweep(sample: tuple[SimulatedDisk, Oracle], changes: Iterator[tuple[str, int, int]]) -> None:
+    original, oracle = sample
+    counts: Counter[str] = Counter()
+    for name, position, mask in changes:
+        disk = original.copy()
+        disk.damage(DIRECTORY / name, lambda content, p=position, m=mask: _change(content, p, m))  # type: ignore[misc]
+        counts[outcome(disk, oracle)] += 1
+    print(f"\n{counts.total()} damaged logs: {dict(counts)}")
+    assert counts["reported"] > 0
+
+
+def _change(content: bytearray, position: int, mask: int) -> None:
+    if mask:
+        content[position] ^= mask
+    else:
+        del content[position:]
+
+
+def flips(disk: SimulatedDisk, bits: range) -> Iterator[tuple[str, int, int]]:
+    for name in FILES:
+        for position in range(disk.size(DIRECTORY / name)):
+            for bit in bits:
+                yield name, position, 1 << (bit + position) % 8
+
+
+def test_a_flipped_bit_in_every_byte_is_harmless_or_reported(
+    sample: tuple[SimulatedDisk, Oracle], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        sweep(sample, flips(sample[0], range(1)))
+
+
+@pytest.mark.torture
+def test_every_flipped_bit_is_harmless_or_reported(
+    sample: tuple[SimulatedDisk, Oracle], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        sweep(sample, flips(sample[0], range(8)))
+
+
+def test_every_length_of_truncation_is_reported(
+    sample: tuple[SimulatedDisk, Oracle], capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = sample[0]
+    lengths = ((name, at, 0) for name in FILES for at in range(disk.size(DIRECTORY / name)))
+    with capsys.disabled():
+        sweep(sample, lengths)
+
+
+def damaged_copies(disk: SimulatedDisk, step: int) -> Iterator[SimulatedDisk]:
+    for name in FILES[:2]:
+        for position in range(0, disk.size(DIRECTORY / name), step):
+            copy = disk.copy()
+            copy.damage(DIRECTORY / name, lambda content, p=position: _change(content, p, 4))  # type: ignore[misc]
+            yield copy
+
+
+def test_verify_finds_what_readers_stumble_over(sample: tuple[SimulatedDisk, Oracle]) -> None:
+    original, oracle = sample
+    for disk in damaged_copies(original, 29):
+        found = survey(disk, LAYOUT)
+        if outcome(disk, oracle) == "reported":
+            assert found.damages
+        assert not survey(original, LAYOUT).damages
+
+
+def test_repair_gives_up_exactly_what_is_lost(sample: tuple[SimulatedDisk, Oracle]) -> None:
+    """Behind one damaged place every other row is still there, at its offset."""
+    original, oracle = sample
+    repaired = 0
+    for disk in damaged_copies(original, 23):
+        found = survey(disk, LAYOUT)
+        accepted = [
+            AcceptedLoss(TOPIC, found.names[lost.stream].partition, lost.first, lost.end)
+            for lost in found.lost
+        ]
+        report = repair(disk, LAYOUT, accepted, dry_run=False)
+        assert len(report.kept_aside) == len({damage.path for damage in found.damages})
+        for path in report.kept_aside:
+            assert disk.exists(path)
+        check_holes(disk, oracle, {(one.partition, one.first, one.end) for one in accepted})
+        repaired += len(report.rewritten)
+    assert repaired > 100
+
+
+def check_holes(disk: SimulatedDisk, oracle: Oracle, holes: set[tuple[int, int, int]]) -> None:
+    assert not survey(disk, LAYOUT).damages
+    with open_log(disk) as log:
+        log.append(log.stream(TOPIC), rows(999))
+    with LogReader(DIRECTORY, files=disk) as reader:
+        for partition in (0, 1):
+            expected = values(oracle, partition)
+            for _, first, end in [hole for hole in holes if hole[0] == partition]:
+                expected[first:end] = ["hole"] * (end - first)
+            found = read_values(reader, TOPIC, partition)
+            assert found == expected + ([999] if partition == 0 else [])
+
+
+def damage_a_payload(disk: SimulatedDisk) -> None:
+    """In the frame of offset 2 of partition 1, in the open segment."""
+    with LogReader(DIRECTORY, files=disk) as reader:
+        stream = reader.stream(TOPIC, 1)
+        entry = next(reader.read(stream, 1))
+        assert (entry.first_offset, entry.end_offset) == (1, 3)
+        frames = reader._tail.index.frames(stream.number)
+        assert frames is not None
+        position = frames.positions[0] + 300
+    disk.damage(LAYOUT.segment(2), lambda content: _change(content, position, 1))
+
+
+def test_damage_before_the_durable_end_is_not_taken_for_a_torn_tail(
+    sample: tuple[SimulatedDisk, Oracle],
+) -> None:
+    disk = sample[0].copy()
+    end = disk.size(LAYOUT.segment(2))
+    disk.damage(LAYOUT.segment(2), lambda content: _change(content, end - 100, 1))
+    with pytest.raises(Corruption) as reported:
+        open_log(disk)
+    assert reported.value.context["file"] == str(LAYOUT.segment(2))
+    assert "calve wal" in (reported.value.hint or "")
+
+
+def test_damage_is_told_from_a_torn_tail_by_later_frames_alone(
+    sample: tuple[SimulatedDisk, Oracle],
+) -> None:
+    """With the durable file lost, a frame still remembers what was synced before it."""
+    disk = sample[0].copy()
+    with open_log(disk) as log:
+        log.append(log.stream(TOPIC), rows(5))
+    damage_a_payload(disk)
+    rewrite_durable(disk, LAYOUT)
+    with pytest.raises(Corruption):
+        open_log(disk)
+
+
+def test_repair_refuses_what_was_not_accepted(sample: tuple[SimulatedDisk, Oracle]) -> None:
+    disk = sample[0].copy()
+    damage_a_payload(disk)
+    with pytest.raises(Conflict) as refused:
+        repair(disk, LAYOUT, [AcceptedLoss(TOPIC, 1, 0, 2)], dry_run=False)
+    assert "--accept-loss orders/1:1..3" in (refused.value.hint or "")
+    with pytest.raises(Corruption):
+        open_log(disk)
+
+
+def test_a_dry_run_of_repair_changes_nothing(sample: tuple[SimulatedDisk, Oracle]) -> None:
+    disk = sample[0].copy()
+    damage_a_payload(disk)
+    before = {name: disk.read(DIRECTORY / name) for name in disk.names(DIRECTORY)}
+    report = repair(disk, LAYOUT, [AcceptedLoss(TOPIC, 1, 1, 3)], dry_run=True)
+    assert report.rewritten == [LAYOUT.segment(2)]
+    assert {name: disk.read(DIRECTORY / name) for name in disk.names(DIRECTORY)} == before
+
+
+def test_a_crash_at_every_operation_of_a_repair_leaves_the_old_log_or_the_new(
+    sample: tuple[SimulatedDisk, Oracle], capsys: pytest.CaptureFixture[str]
+) -> None:
+    original, oracle = sample
+    damaged = original.copy()
+    damage_a_payload(damaged)
+    accepted = [AcceptedLoss(TOPIC, 1, 1, 3)]
+    whole_run = damaged.copy()
+    repair(whole_run, LAYOUT, accepted, dry_run=False)
+    total = len(whole_run.operations)
+    for at, survival in crash_points(total, list(Survival)):
+        disk = damaged.copy()
+        disk.crash_at = at
+        with pytest.raises(Crash):
+            repair(disk, LAYOUT, accepted, dry_run=False)
+        found = disk.after_crash(survival, seed=at)
+        if survey(found, LAYOUT).damages:
+            repair(found, LAYOUT, accepted, dry_run=False)
+        check_holes(found, oracle, {(1, 1, 3)})
+        aside = found.names(LAYOUT.aside)
+        assert len([name for name in aside if not name.endswith(".tmp")]) == 1
+    with capsys.disabled():
+        print(f"\nrepair: {total * len(Survival)} crashes at {total} operations")
+
+
+def test_a_missing_segment_is_reported_and_can_be_given_up(
+    sample: tuple[SimulatedDisk, Oracle],
+) -> None:
+    original, oracle = sample
+    disk = original.copy()
+    with open_log(disk) as log:
+        log.rotate()
+        log.append(log.stream(TOPIC), rows(7))
+    disk.unlink(LAYOUT.segment(2))
+    with pytest.raises(Corruption) as reported:
+        open_log(disk)
+    assert "missing" in reported.value.message
+    found = survey(disk, LAYOUT)
+    lost = {(found.names[one.stream].partition, one.first, one.end) for one in found.lost}
+    assert lost == {(0, 3, 4), (1, 1, 3)}
+    accepted = [AcceptedLoss(TOPIC, *one) for one in lost]
+    repair(disk, LAYOUT, accepted, dry_run=False)
+    assert not survey(disk, LAYOUT).damages
+    with LogReader(DIRECTORY, files=disk) as reader:
+        assert read_values(reader, TOPIC, 0) == [*values(oracle, 0)[:3], "hole", 7]
+        assert read_values(reader, TOPIC, 1) == [*values(oracle, 1)[:1], "hole", "hole"]
+
+
+def test_a_newest_segment_that_cannot_be_read_is_not_given_up_in_silence(
+    sample: tuple[SimulatedDisk, Oracle],
+) -> None:
+    original, oracle = sample
+    disk = original.copy()
+    disk.damage(LAYOUT.segment(2), lambda content: content.__setitem__(slice(0, 700), bytes(700)))
+    with pytest.raises(Conflict) as refused:
+        repair(disk, LAYOUT, [], dry_run=False)
+    assert "--accept-unknown" in (refused.value.hint or "")
+    known = [AcceptedLoss(TOPIC, 0, 3, 4)]  # the last frame, which the durable end names
+    repair(disk, LAYOUT, known, accept_unknown=True, dry_run=False)
+    with open_log(disk) as log:
+        assert read_values(log.reader(), TOPIC, 0) == [*values(oracle, 0)[:3], "hole"]
+        assert read_values(log.reader(), TOPIC, 1) == values(oracle, 1)[:1]
+        stream = log.stream(TOPIC, 1)
+        with pytest.raises(Conflict, match=r"--accept-loss 1\.\.3"):
+            log.require(TOPIC, 1, Claim(stream.id, committed=3))
+
+
+def test_an_unreadable_durable_file_is_an_error_with_a_way_out(
+    sample: tuple[SimulatedDisk, Oracle],
+) -> None:
+    original, oracle = sample
+    disk = original.copy()
+    disk.damage(LAYOUT.durable, lambda content: content.__setitem__(slice(None), bytes(2048)))
+    with pytest.raises(Corruption) as reported:
+        open_log(disk)
+    assert "calve wal repair --durable" in (reported.value.hint or "")
+    rewrite_durable(disk, LAYOUT)
+    open_log(disk).close()
+    oracle.check(DIRECTORY, disk)
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_an_unreadable_identity_is_an_error_with_a_way_out(
+    sample: tuple[SimulatedDisk, Oracle], is_deleted: bool
+) -> None:
+    original, oracle = sample
+    disk = original.copy()
+    if is_deleted:
+        disk.unlink(LAYOUT.identity)
+    else:
+        disk.damage(LAYOUT.identity, lambda content: _change(content, 0, 64))
+    with pytest.raises(Corruption) as reported:
+        open_log(disk)
+    assert "calve wal repair --identity" in (reported.value.hint or "")
+    rewrite_identity(disk, LAYOUT, SteppingClock().now())
+    open_log(disk).close()
+    oracle.check(DIRECTORY, disk)
+
+
+def test_the_retries_of_a_producer_whose_rows_were_lost_go_on(
+    sample: tuple[SimulatedDisk, Oracle],
+) -> None:
+    """The hole remembers producer and sequence: the next one is no gap."""
+    disk = sample[0].copy()
+    with open_log(disk) as log:
+        log.append(log.stream(TOPIC), rows(50), producer="p", sequence=1)
+    disk.damage(LAYOUT.segment(2), _flip_in_last_frame)
+    repair(disk, LAYOUT, [AcceptedLoss(TOPIC, 0, 4, 5)], dry_run=False)
+    with open_log(disk) as log:
+        assert log.append(log.stream(TOPIC), rows(50), producer="p", sequence=1).is_repeat
+        assert log.append(log.stream(TOPIC), rows(51), producer="p", sequence=2).first == 5
+
+
+def _flip_in_last_frame(content: bytearray) -> None:
+    content[-100] ^= 1
+
+
+def test_garbage_in_every_file_never_crashes_a_reader(tmp_path: Path) -> None:
+    for name in FILES:
+        disk = SimulatedDisk()
+        options = LogOptions(segment_bytes_max=8192, free_bytes_min=0)
+        with Log(DIRECTORY, options, files=disk, background=False) as log:
+            log.create_stream(TOPIC)
+            log.append(log.stream(TOPIC), rows(1))
+            log.rotate()
+        disk.damage(
+            DIRECTORY / name, lambda content: content.__setitem__(slice(None), b"\xff" * 5000)
+        )
+        with pytest.raises(CalveError):
+            read_all(disk)
+
+
+def read_all(disk: SimulatedDisk) -> None:
+    open_log(disk).close()
+    with LogReader(DIRECTORY, files=disk) as reader:
+        read_values(reader, TOPIC)

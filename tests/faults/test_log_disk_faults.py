@@ -1,0 +1,223 @@
+"""Disks that fail: nothing is acknowledged wrongly; the log recovers, or says that it stopped."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from calve.errors import CalveError, Fenced, Unavailable, UnknownOutcome
+from calve.wal import Log
+from tests.fakes.disk import PartialWrite, SimulatedDisk, Survival
+from tests.fakes.oracle import TOPIC, Oracle, rows
+from tests.faults.test_log_crashes import DIRECTORY, open_log, open_with_partitions
+
+EIO = OSError(errno.EIO, "Input/output error")
+ENOSPC = OSError(errno.ENOSPC, "No space left on device")
+
+
+def fail(operation: str, error: Exception, times: int = 1) -> Callable[[str, SimulatedDisk], None]:
+    remaining = times
+
+    def fault(found: str, disk: SimulatedDisk) -> None:
+        nonlocal remaining
+        if found == operation and remaining > 0:
+            remaining -= 1
+            raise error
+
+    return fault
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
+@pytest.fixture
+def oracle() -> Oracle:
+    return Oracle()
+
+
+def check_after_power_cut(disk: SimulatedDisk, oracle: Oracle) -> None:
+    found = disk.after_crash(Survival.NOTHING, 0)
+    open_log(found).close()
+    oracle.check(DIRECTORY, found)
+
+
+def test_a_failed_sync_acknowledges_nothing_and_stops_the_log(
+    disk: SimulatedDisk, oracle: Oracle
+) -> None:
+    log = open_with_partitions(disk)
+    oracle.append(log)
+    disk.fault = fail("sync", EIO)
+    with pytest.raises(UnknownOutcome):
+        log.append(log.stream(TOPIC), rows(77))
+    with pytest.raises(Fenced) as stopped:
+        oracle.append(log)
+    assert stopped.value.hint
+    log.close()
+
+
+def test_rows_of_a_failed_sync_are_written_again_before_they_count(
+    disk: SimulatedDisk, oracle: Oracle
+) -> None:
+    """The kernel keeps such pages as clean; the next sync says yes and writes nothing."""
+    log = open_with_partitions(disk)
+    oracle.append(log)
+    disk.fault = fail("sync", EIO)
+    assert oracle.append(log) is None
+    log.close()
+    log = open_log(disk)
+    oracle.settle(DIRECTORY, disk)
+    oracle.append(log)
+    oracle.check(DIRECTORY, disk)
+    check_after_power_cut(disk, oracle)
+
+
+def test_a_disk_that_never_syncs_again_cannot_be_opened(
+    disk: SimulatedDisk, oracle: Oracle
+) -> None:
+    log = open_with_partitions(disk)
+    oracle.append(log)
+    disk.fault = fail("sync", EIO, times=1_000_000)
+    assert oracle.append(log) is None
+    log.close()
+    with pytest.raises(Unavailable):
+        open_log(disk)
+    check_after_power_cut(disk, oracle)
+
+
+@pytest.mark.parametrize("error", [EIO, ENOSPC, PartialWrite(EIO), PartialWrite(ENOSPC)], ids=str)
+def test_a_failed_write_leaves_no_trace_and_the_log_goes_on(
+    disk: SimulatedDisk, oracle: Oracle, error: Exception
+) -> None:
+    log = open_with_partitions(disk)
+    oracle.append(log, count=3)
+    disk.fault = fail("write", error)
+    with pytest.raises(Unavailable) as refused:
+        oracle.append(log, count=3)
+    assert refused.value.context["retry_after_ms"]
+    oracle.append(log)
+    oracle.check(DIRECTORY, disk)
+    check_after_power_cut(disk, oracle)
+
+
+def test_a_failed_write_does_not_come_back_after_a_crash(
+    disk: SimulatedDisk, oracle: Oracle
+) -> None:
+    log = open_with_partitions(disk)
+    stream = log.stream(TOPIC)
+    oracle.append(log)
+    pending = [log.submit(stream, rows(100 + i)) for i in range(3)]  # one group
+    disk.fault = fail("write", PartialWrite(ENOSPC))
+    for handle in pending:
+        with pytest.raises(Unavailable):
+            handle.wait()
+    found = disk.after_crash(Survival.EVERYTHING, 0)
+    open_log(found).close()
+    oracle.check(DIRECTORY, found)
+
+
+def test_a_write_that_cannot_be_undone_stops_the_log(disk: SimulatedDisk, oracle: Oracle) -> None:
+    log = open_with_partitions(disk)
+    oracle.append(log)
+
+    def fault(operation: str, disk: SimulatedDisk) -> None:
+        if operation in ("write", "truncate"):
+            raise EIO
+
+    disk.fault = fault
+    assert oracle.append(log) is None
+    disk.fault = None
+    with pytest.raises(Fenced):
+        oracle.append(log)
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_an_interrupted_call_is_made_again(
+    disk: SimulatedDisk, oracle: Oracle, operation: str
+) -> None:
+    log = open_with_partitions(disk)
+    disk.fault = fail(operation, InterruptedError(errno.EINTR, "Interrupted"), times=3)
+    assert oracle.append(log) is not None
+    check_after_power_cut(disk, oracle)
+
+
+def test_short_writes_are_continued(disk: SimulatedDisk, oracle: Oracle) -> None:
+    disk.short_writes = True
+    log = open_with_partitions(disk)
+    for _ in range(12):
+        assert oracle.append(log, count=2) is not None
+    log.close()
+    oracle.check(DIRECTORY, disk)
+
+
+def script(disk: SimulatedDisk, oracle: Oracle) -> None:
+    """Appends, rotations and retention that go on, or open the log again, after every error."""
+    log: Log | None = None
+    for i in range(18):
+        if log is not None and log.is_fenced:
+            log.close()
+            log = None
+        with suppress(CalveError):
+            log = log or reopen(disk, oracle)
+            oracle.append(log, partition=i % 2, count=2)
+            if i % 6 == 5:
+                rotate_and_trim(log, oracle)
+    if log is not None:
+        with suppress(CalveError):
+            log.close()
+
+
+def rotate_and_trim(log: Log, oracle: Oracle) -> None:
+    log.rotate()
+    ends = {stream: log.next_offset(stream) for stream in log.streams}
+    oracle.committed = {(s.topic, s.partition): end for s, end in ends.items()}
+    log.trim({stream.id: end for stream, end in ends.items()})
+
+
+def reopen(disk: SimulatedDisk, oracle: Oracle) -> Log:
+    log = open_with_partitions(disk)
+    oracle.settle(DIRECTORY, disk)
+    return log
+
+
+def test_a_fault_at_every_operation_acknowledges_nothing_wrongly(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    disk = SimulatedDisk()
+    script(disk, Oracle())
+    total = len(disk.operations)
+    tried = 0
+    for at in range(total):
+        for error in (EIO, ENOSPC):
+            run_with_fault(at, error)
+            tried += 1
+    with capsys.disabled():
+        print(f"\n{tried} faults at {total} operations")
+
+
+def run_with_fault(at: int, error: OSError) -> None:
+    disk = SimulatedDisk()
+    oracle = Oracle()
+
+    def fault(operation: str, disk: SimulatedDisk) -> None:
+        if len(disk.operations) == at + 1:
+            raise PartialWrite(error) if operation == "write" else error
+
+    disk.fault = fault
+    script(disk, oracle)
+    open_log(disk).close()
+    oracle.settle(DIRECTORY, disk)
+    oracle.check(DIRECTORY, disk)
+    check_after_power_cut(disk, oracle)
+
+
+def test_a_log_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Unavailable) as refused:
+        Log(tmp_path / "file" / "wal", background=False)
+    assert "cannot be opened" in refused.value.message

@@ -1,0 +1,147 @@
+"""Idempotent producers: a retry is acknowledged again, and not appended again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from calve.errors import Conflict, InvalidRequest
+from calve.wal import Acknowledgement, Log, LogOptions, Stream
+from calve.wal.producers import SEQUENCES_KEPT, OffsetPair, ProducerKey, ProducerMemory
+from tests.fakes.oracle import TOPIC, read_values, rows
+
+OPTIONS = LogOptions(
+    segment_bytes_max=32_768, hot_window_seconds=0, free_bytes_min=0, producers_max=5
+)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with Log(tmp_path / "wal", OPTIONS, background=False) as log:
+        log.create_streams([(TOPIC, 0, 0), (TOPIC, 1, 0)])  # type: ignore[list-item]
+        yield log
+
+
+def send(log: Log, sequence: int, producer: str = "p", partition: int = 0) -> Acknowledgement:
+    stream = log.stream(TOPIC, partition)
+    return log.append(stream, rows(sequence), producer=producer, sequence=sequence)
+
+
+def test_a_repeat_has_the_offsets_of_the_first_append(log: Log) -> None:
+    first = [send(log, i) for i in range(300)]
+    for i in range(300 - SEQUENCES_KEPT, 300):
+        assert send(log, i) == first[i]._replace(is_repeat=True)
+    assert log.next_offset(log.stream(TOPIC)) == 300
+
+
+def test_an_older_repeat_is_acknowledged_as_a_duplicate(log: Log) -> None:
+    for i in range(300):
+        send(log, i)
+    assert send(log, 300 - SEQUENCES_KEPT - 1) == Acknowledgement(None, None, is_repeat=True)
+    assert log.next_offset(log.stream(TOPIC)) == 300
+
+
+def test_a_gap_is_an_error_and_changes_nothing(log: Log) -> None:
+    send(log, 0)
+    with pytest.raises(Conflict) as refused:
+        send(log, 2)
+    assert refused.value.context["expected_sequence"] == "1"
+    assert send(log, 1).first == 1
+
+
+def test_a_producer_begins_with_0(log: Log) -> None:
+    with pytest.raises(Conflict):
+        send(log, 1)
+    assert send(log, 0).first == 0
+
+
+def test_sequences_count_per_producer_and_partition(log: Log) -> None:
+    for producer in ("a", "b"):
+        for partition in (0, 1):
+            assert not send(log, 0, producer, partition).is_repeat
+    assert send(log, 0, "a", 1).is_repeat
+
+
+def test_repeats_inside_one_group_are_found(log: Log) -> None:
+    stream = log.stream(TOPIC)
+    numbers = [0, 1, 0, 1, 2, 4]
+    handles = [log.submit(stream, rows(n), producer="p", sequence=n) for n in numbers]
+    assert [handle.wait().first for handle in handles[:5]] == [0, 1, 0, 1, 2]
+    assert [handle.wait().is_repeat for handle in handles[:5]] == [False, False, True, True, False]
+    with pytest.raises(Conflict):
+        handles[5].wait()
+
+
+def test_the_memory_survives_rotation_retention_and_restart(tmp_path: Path) -> None:
+    with Log(tmp_path / "wal", OPTIONS, background=False) as log:
+        stream = log.create_stream(TOPIC)
+        first = [send(log, i) for i in range(200)]
+        log.rotate()
+        assert log.trim({stream.id: 200}) > 2
+        with log.reader() as reader:
+            assert reader.offsets(stream).first == 200
+    with Log(tmp_path / "wal", OPTIONS, background=False) as log:
+        for i in range(200):
+            assert send(log, i) == first[i]._replace(is_repeat=True)
+        assert send(log, 200).first == 200
+
+
+def test_the_number_of_producers_is_bounded_and_the_silent_one_is_forgotten(log: Log) -> None:
+    for producer in "abcde":
+        send(log, 0, producer)
+    send(log, 1, "a")
+    send(log, 0, "f")
+    with pytest.raises(Conflict) as forgotten:
+        send(log, 1, "b")
+    assert "not known" in forgotten.value.message
+    assert "new id" in (forgotten.value.hint or "")
+    assert send(log, 1, "a").is_repeat
+
+
+def test_the_same_producers_are_forgotten_after_a_restart(tmp_path: Path) -> None:
+    with Log(tmp_path / "wal", OPTIONS, background=False) as log:
+        log.create_stream(TOPIC)
+        for producer in "abcdeafgb":
+            send(log, "abcdeafgb"[: "abcdeafgb".index(producer) + 1].count(producer) - 1, producer)
+        known = {p for p in "abcdefg" if _is_known(log, p)}
+    with Log(tmp_path / "wal", OPTIONS, background=False) as log:
+        assert {p for p in "abcdefg" if _is_known(log, p)} == known
+        assert read_values(log.reader(), TOPIC)
+
+
+def _is_known(log: Log, producer: str) -> bool:
+    memory = log._journal.state.producers
+    return memory.last_sequence(ProducerKey(log.stream(TOPIC).number, producer)) >= 0
+
+
+def test_a_deleted_topic_takes_its_producers_along(log: Log) -> None:
+    stream: Stream = log.stream(TOPIC)
+    send(log, 0)
+    log.delete_stream(stream)
+    assert len(log._journal.state.producers) == 0
+    log.create_stream(TOPIC)
+    assert not send(log, 0).is_repeat
+
+
+def test_producer_and_sequence_come_together(log: Log) -> None:
+    stream = log.stream(TOPIC)
+    with pytest.raises(InvalidRequest):
+        log.append(stream, rows(0), producer="p")
+    with pytest.raises(InvalidRequest):
+        log.append(stream, rows(0), sequence=0)
+    with pytest.raises(InvalidRequest):
+        log.append(stream, rows(0), producer="x" * 256, sequence=0)
+    with pytest.raises(InvalidRequest):
+        log.append(stream, rows(0), producer="p", sequence=-1)
+
+
+def test_the_memory_stays_small() -> None:
+    memory = ProducerMemory(10)
+    key = ProducerKey(1, "p")
+    for i in range(10_000):
+        memory.record(key, i, OffsetPair(i, i + 1))
+    (history,) = dict(memory.items()).values()
+    assert len(history._firsts) <= 2 * SEQUENCES_KEPT
+    assert len(history.columns()[0]) == 8 * SEQUENCES_KEPT

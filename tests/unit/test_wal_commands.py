@@ -1,0 +1,159 @@
+"""`calve wal inspect|verify|dump|repair`, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from calve.wal import Log, LogOptions, Rejected
+from tests.fakes.oracle import TOPIC, rows
+
+ROOT = Path(__file__).parents[2]
+
+
+class Lake:
+    """A lake's directory and the command line over it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def log(self) -> Path:
+        return self.path / "_calve" / "wal"
+
+    def open(self) -> Log:
+        return Log(self.log, LogOptions(free_bytes_min=0), background=False)
+
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from calve.cli.main import calve; calve()", "wal"]
+        result = subprocess.run(
+            [*command, *arguments, "--data", str(self.path)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert result.returncode == code, result.stderr
+        return result
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self.run(*arguments, "--json", code=code).stdout)
+
+    def damage(self, position: int) -> None:
+        path = self.log / "00000000000000000001.seg"
+        content = bytearray(path.read_bytes())
+        content[position] ^= 1
+        path.write_bytes(bytes(content))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = Lake(tmp_path)
+    with lake.open() as log:
+        stream = log.create_stream(TOPIC)
+        log.append(stream, [rows(0, 3), [Rejected(b"{", "application/json", "cut")]])
+        log.append(stream, pa.record_batch({"raw": [b"\x00\xff"]}))
+    return lake
+
+
+def test_inspect_shows_topics_and_segments(lake: Lake) -> None:
+    shown = lake.run("inspect").stdout
+    assert "orders" in shown
+    assert "00000000000000000001.seg" in shown
+    found = lake.json("inspect")
+    (stream,) = found["streams"]
+    assert (stream["topic"], stream["first_offset"], stream["durable_offset"]) == ("orders", 0, 5)
+    assert not found["has_writer"]
+    with lake.open():
+        assert lake.json("inspect")["has_writer"]
+
+
+def test_verify_is_content_with_a_whole_log(lake: Lake) -> None:
+    assert lake.json("verify")["is_whole"]
+    assert "whole" in lake.run("verify").stderr
+    with lake.open() as log:
+        log.append(log.stream(TOPIC), rows(1))
+        assert lake.json("verify")["is_whole"]
+
+
+def position_of_rows(lake: Lake) -> int:
+    content = (lake.log / "00000000000000000001.seg").read_bytes()
+    return content.index(b"row 0row 1")
+
+
+def test_verify_ends_with_7_and_names_the_offsets(lake: Lake) -> None:
+    lake.damage(position_of_rows(lake))
+    found = lake.json("verify", code=7)
+    assert found["lost"] == [
+        {"topic": "orders", "partition": 0, "name": "orders/0", "first": 0, "end": 3}
+    ]
+    result = lake.run("verify", code=7)
+    assert "orders/0:0..3" in result.stdout
+    assert "calve wal repair --accept-loss orders/0:0..3" in result.stderr
+
+
+def test_dump_prints_rows_rejected_ones_and_holes(lake: Lake) -> None:
+    with lake.open() as log:
+        log.record_hole(log.stream(TOPIC), 5, 6)
+    lines = lake.run("dump", "orders", "--from", "2", "--json").stdout.splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [(row["offset"], row["kind"]) for row in found] == [
+        (2, "rows"),
+        (3, "rejected"),
+        (4, "rows"),
+        (5, "hole"),
+    ]
+    assert found[0]["value"] == {"id": 2, "text": "row 2"}
+    assert found[1]["value"]["reason"] == "cut"
+    assert "row 1" in lake.run("dump", "orders", "--limit", "2").stdout
+    assert lake.run("dump", "nothing", code=4).stderr.startswith("error: ")
+
+
+def test_repair_asks_and_gives_up_only_what_is_accepted(lake: Lake) -> None:
+    lake.damage(position_of_rows(lake))
+    lake.run("repair", "--yes", code=5)
+    lake.run("repair", "orders", "--accept-loss", "0..2", "--yes", code=5)
+    planned = lake.json("repair", "orders", "--accept-loss", "0..3", "--dry-run")
+    assert len(planned["rewritten"]) == 1
+    lake.run("repair", "orders", "--accept-loss", "0..3", code=130)  # nobody says yes
+    lake.json("verify", code=7)
+    report = lake.json("repair", "orders", "--accept-loss", "0..3", "--yes")
+    assert Path(report["kept_aside"][0]).exists()
+    assert lake.json("verify")["is_whole"]
+    lines = lake.run("dump", "orders", "--json").stdout.splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == [*["hole"] * 3, "rejected", "rows"]
+
+
+def test_repair_records_offsets_that_an_older_log_does_not_have(lake: Lake) -> None:
+    lake.run("repair", "orders", "--accept-loss", "7..9", "--yes", code=5)
+    lake.run("repair", "--accept-loss", "orders/0:5..9", "--yes")
+    with lake.open() as log:
+        assert log.append(log.stream(TOPIC), rows(9)).first == 9
+
+
+def test_repair_writes_lost_files_again(lake: Lake) -> None:
+    (lake.log / "durable").write_bytes(b"")
+    (lake.log / "log.json").unlink()
+    lake.run("verify", code=7)
+    lake.run("repair", "--identity", "--durable", "--yes")
+    assert lake.json("verify")["is_whole"]
+    with lake.open() as log:
+        assert log.append(log.stream(TOPIC), rows(9)).first == 5
+
+
+def test_a_lake_without_a_log_is_not_found(tmp_path: Path) -> None:
+    for command in ("inspect", "verify", "repair"):
+        assert "holds no log" in Lake(tmp_path).run(command, code=4).stderr
+
+
+@pytest.mark.parametrize("text", ["5", "5..5", "9..5", "a..b", "..", "-1..5"])
+def test_a_range_that_is_none_is_refused(lake: Lake, text: str) -> None:
+    assert "range" in lake.run("repair", "orders", f"--accept-loss={text}", code=3).stderr
