@@ -18,6 +18,7 @@ from calve.tables.evolution import (
     DropColumn,
     MakeOptional,
     RenameColumn,
+    SchemaChange,
     WidenColumn,
     evolve_schema,
 )
@@ -266,10 +267,13 @@ def test_several_schema_changes_are_one_commit_and_old_snapshots_keep_their_colu
         AddColumn("nothing.below", StringType()),
     ],
 )
-def test_an_impossible_change_is_refused_and_nothing_changes(table: Table, change: object) -> None:
+def test_an_impossible_change_is_refused_and_nothing_changes(
+    table: Table, change: SchemaChange
+) -> None:
     before = table.schema()
     with pytest.raises(InvalidRequest, match="cannot be changed so"):
-        evolve_schema(table, [AddColumn("first", StringType()), change])  # type: ignore[list-item]
+        changes: list[SchemaChange] = [AddColumn("first", StringType()), change]
+        evolve_schema(table, changes)
     assert table.refresh().schema() == before
     with pytest.raises(InvalidRequest):
         evolve_schema(table, [])
