@@ -242,7 +242,7 @@ def test_several_schema_changes_are_one_commit_and_old_snapshots_keep_their_colu
     table.append(rows(1))
     old = list_snapshots(table)[0]
     version = table.metadata_location
-    changes = [
+    changes: list[SchemaChange] = [
         AddColumn("email", StringType(), "where to write"),
         RenameColumn("name", "full_name"),
         WidenColumn("id", LongType()),
@@ -271,8 +271,8 @@ def test_an_impossible_change_is_refused_and_nothing_changes(
     table: Table, change: SchemaChange
 ) -> None:
     before = table.schema()
+    changes: list[SchemaChange] = [AddColumn("first", StringType()), change]
     with pytest.raises(InvalidRequest, match="cannot be changed so"):
-        changes: list[SchemaChange] = [AddColumn("first", StringType()), change]
         evolve_schema(table, changes)
     assert table.refresh().schema() == before
     with pytest.raises(InvalidRequest):
