@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from calve.lake import Lake
@@ -15,6 +16,12 @@ from calve.spark.jars import Jar, JarCache, needed_jars, pinned_jars
 from tests.servers.needs import needed
 
 pytest_plugins = ["tests.servers.fixtures"]
+
+# The same examples in every run, so that a change is judged by itself; `--hypothesis-profile=search`
+# looks for new ones.
+hypothesis.settings.register_profile("repeat", derandomize=True)
+hypothesis.settings.register_profile("search", derandomize=False)
+hypothesis.settings.load_profile("repeat")
 
 MakeSettings = Callable[..., Settings]
 

@@ -99,7 +99,7 @@ def translated(texts: list[str]) -> list[tuple[Condition, str]]:
     return found
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(texts=st.lists(conditions(), min_size=20, max_size=30))
 def test_spark_and_duckdb_decide_alike(
     spark: SparkSession, rows: pa.Table, texts: list[str]

@@ -60,7 +60,7 @@ def chosen(connection: duckdb.DuckDBPyConnection, condition: str) -> list[tuple[
     return found
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=soups())
 def test_operators_bind_as_in_duckdb(text: str) -> None:
     with duckdb.connect() as connection:
