@@ -7,6 +7,7 @@ thread of the log does so, and callers only wait. An acknowledgement waits for i
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +71,7 @@ class Log:
         idle segment. For tests, and for tools that come and go.
         """
         self.schemas = SchemaCache()
+        self._process = os.getpid()
         self._layout = LogLayout(directory)
         self._options = options or LogOptions()
         self._files = files or OsFiles()
@@ -199,6 +201,7 @@ class Log:
     def _enqueue(
         self, stream: Stream, rows: Part | Sequence[Part], producer: Producer | None
     ) -> PendingAppend:
+        self._require_own_process()
         parts = _parts(rows)
         for part in parts:
             require_rows(part)
@@ -215,6 +218,15 @@ class Log:
             self._pending_bytes = waiting
             self._pending.append(pending)
         return pending
+
+    def _require_own_process(self) -> None:
+        """Before any lock is taken: a fork copies locks that nobody will ever release."""
+        if os.getpid() != self._process:
+            raise InvalidRequest(
+                f"the log in {self._layout.root} was opened by process {self._process}, which "
+                "forked this one",
+                hint="send the rows to that process; readers may be opened in any",
+            )
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -242,6 +254,7 @@ class Log:
 
     def lead_for(self, pending: PendingAppend) -> None:
         """Write and sync for everybody until `pending` is done, unless somebody is at it."""
+        self._require_own_process()
         while not pending.is_done:
             if not self._leader.acquire(blocking=False):
                 return  # whoever holds the lock looks at the queue after giving it up
@@ -255,6 +268,7 @@ class Log:
     @contextmanager
     def _holding(self) -> Iterator[None]:
         """Hold the leader's lock. A caller that found it taken waits: so look for them after."""
+        self._require_own_process()
         try:
             with self._leader:
                 yield
@@ -323,6 +337,7 @@ class Log:
 
     def wake(self) -> None:
         """Have the queue looked at: by the log's thread, or here and now if it has none."""
+        self._require_own_process()
         if self._thread is None:
             while self._pending and self._leader.acquire(blocking=False):
                 try:
@@ -359,7 +374,13 @@ class Log:
             return  # fenced, or refused for now: the next append says so
 
     def close(self) -> None:
-        """Write and sync what is pending, and let another writer in."""
+        """Write and sync what is pending, and let another writer in.
+
+        In a forked process only its copies of the descriptors are closed: the log is not its own.
+        """
+        if os.getpid() != self._process:
+            self._close_copies()
+            return
         with self._pending_lock:
             if self._is_closed:
                 return
@@ -370,6 +391,11 @@ class Log:
         with self._leader:
             self._commit_all()
             self._journal.close(cleanly=self._journal.failure is None)
+
+    def _close_copies(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._journal.close(cleanly=False)
 
     def __enter__(self) -> Self:
         return self
