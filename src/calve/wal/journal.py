@@ -186,15 +186,18 @@ class Journal:
         except NotWritten as error:
             raise refuse_failed_write(error.cause) from error
         except (Broken, OSError) as error:
-            self._fence(str(error))
+            self.fence(str(error))
             raise unknown_outcome(str(error)) from error
         except CalveError:
             raise
         except BaseException as error:
-            self._fence(f"it was interrupted by {type(error).__name__}")
+            self.fence(f"it was interrupted by {type(error).__name__}")
             raise
 
-    def _fence(self, reason: str) -> None:
+    def fence(self, reason: str) -> None:
+        """Stop for good; the first reason stays."""
+        if self.failure is not None:
+            return
         self.failure = Fenced(
             f"the log in {self._layout.root} stopped: {reason}",
             hint="nothing was acknowledged since; open the log again, which looks at what "

@@ -294,16 +294,18 @@ class Log:
         if not taken:
             return
         try:
-            group = self._journal.new_group(sum([pending.bytes_bound for pending in taken]))
-            for pending in taken:
-                group.add(pending)
-            self._journal.write(group)
+            self._write(taken)
         except CalveError as error:
             self._fail(taken, error)
-            return
         except BaseException as error:
             self._fail(taken, unknown_outcome(f"{type(error).__name__} while it was written"))
             raise
+
+    def _write(self, taken: list[PendingAppend]) -> None:
+        group = self._journal.new_group(sum([pending.bytes_bound for pending in taken]))
+        for pending in taken:
+            group.add(pending)
+        self._journal.write(group)
         for pending, refusal in group.refused:
             pending.fail(refusal)
         for pending, result in group.acknowledged:
@@ -322,7 +324,8 @@ class Log:
 
     def _fail(self, taken: list[PendingAppend], error: CalveError) -> None:
         for pending in taken:
-            pending.fail(error)
+            if not pending.is_done:
+                pending.fail(error)
         failure = self._journal.failure
         if failure is not None:
             for pending in self._take_all():
@@ -348,6 +351,16 @@ class Log:
             self._wake.set()
 
     def _run(self) -> None:
+        try:
+            self._keep_writing()
+        except BaseException as error:
+            # Nobody sees this thread die; those who wait for it must be told.
+            reason = f"its thread met {type(error).__name__}: {error}"
+            self._journal.fence(reason)
+            self._fail([], unknown_outcome(reason))
+            raise
+
+    def _keep_writing(self) -> None:
         is_periodic = self._options.sync_mode == "periodic"
         tick = self._options.sync_interval_seconds if is_periodic else _TICK_SECONDS
         while not self._is_closed:

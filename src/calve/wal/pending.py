@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from calve.errors import CalveError, Unavailable
+from calve.errors import CalveError, InvalidRequest, Unavailable
 from calve.wal.payload import bytes_estimate, encode
 
 if TYPE_CHECKING:
@@ -84,7 +84,15 @@ class PendingAppend:
         self._callbacks: deque[Callable[[PendingAppend], None]] | None = None
 
     def encode(self) -> None:
-        self._encoded = [encode(part, self._leader.schemas) for part in self._rows]
+        """Make the frames' payloads. Whatever fails here is this caller's alone."""
+        try:
+            self._encoded = [encode(part, self._leader.schemas) for part in self._rows]
+        except CalveError:
+            raise
+        except Exception as error:
+            raise InvalidRequest(
+                f"the rows cannot be written: {type(error).__name__}: {error}"
+            ) from error
         self._rows = ()
 
     def encoded(self) -> Sequence[EncodedPart]:
