@@ -277,3 +277,26 @@ def test_the_logs_thread_never_leaves_appends_waiting(
             handle.wait()
     with pytest.raises(Fenced):
         log.append(stream, rows(9))
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        NewStream(TOPIC, 0, -1),
+        NewStream(TOPIC, 0, 1 << 63),
+        NewStream(TOPIC, -1),
+        NewStream(TOPIC, 1 << 31),
+    ],
+)
+def test_offsets_and_partitions_out_of_range_are_refused(tmp_path: Path, wanted: NewStream) -> None:
+    with Log(tmp_path / "other", LogOptions(free_bytes_min=0)) as log:
+        with pytest.raises(InvalidRequest):
+            log.create_streams([wanted])
+        stream = log.create_stream(TOPIC)
+        with pytest.raises(InvalidRequest):
+            log.record_hole(stream, 0, 1 << 63)
+        log.append(stream, rows(0))
+        log.rotate()
+        log.append(stream, rows(1))
+    with Log(tmp_path / "other", LogOptions(free_bytes_min=0)) as log:
+        assert read_values(log.reader(), TOPIC) == [0, 1]

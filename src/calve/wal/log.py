@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _TICK_SECONDS: Final = 0.25
 _ENCODED_BY_CALLER_BYTES: Final = 1 << 16
 _SEQUENCE_MAX: Final = (1 << 63) - 1
+_OFFSET_MAX: Final = (1 << 63) - 1
+_PARTITION_MAX: Final = (1 << 31) - 1
 
 
 class NewStream(NamedTuple):
@@ -145,6 +147,8 @@ class Log:
                 Stream(number, uuid4(), *new)
                 for number, new in enumerate(wanted, state.next_stream)
             ]
+            for stream in streams:
+                _require_in_range(stream)
             _require_new(streams, state.streams)
             self._journal.write_control(
                 [(Kind.STREAM_OPENED, s.number, encode_stream(s)) for s in streams]
@@ -160,6 +164,8 @@ class Log:
 
     def record_hole(self, stream: Stream, first: int, end: int) -> None:
         """Give up the offsets from the stream's end up to `end`: known loss, never reused."""
+        if end > _OFFSET_MAX:
+            raise InvalidRequest(f"offset {end} is too large, {_OFFSET_MAX} is the largest")
         with self._leading():
             found = self._journal.state.next_offsets[stream.number]
             if found != first or end <= first:
@@ -446,6 +452,14 @@ def _missing(layout: LogLayout, expected: UUID) -> Conflict:
         "--new-log` continues at the table's committed offset",
         context={"expected": str(expected)},
     )
+
+
+def _require_in_range(stream: Stream) -> None:
+    """What the columns of a state cannot hold would make the log unreadable."""
+    if not 0 <= stream.first_offset <= _OFFSET_MAX:
+        raise InvalidRequest(f"a first offset is 0 to {_OFFSET_MAX}, not {stream.first_offset}")
+    if not 0 <= stream.partition <= _PARTITION_MAX:
+        raise InvalidRequest(f"a partition is 0 to {_PARTITION_MAX}, not {stream.partition}")
 
 
 def _require_new(streams: Sequence[Stream], present: Iterable[Stream]) -> None:
