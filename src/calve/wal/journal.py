@@ -45,7 +45,7 @@ class Journal:
         self._durable = opened.durable
         self._segment = opened.segment
         self._first_segment = opened.first_segment
-        self._last_append_at = clock.monotonic()
+        self._last_append_at = self._last_sync_at = clock.monotonic()
         self._retention = Retention(files, layout)
         self._bound = DiskBound(files, layout, options, clock, self._sealed_bytes())
 
@@ -69,8 +69,15 @@ class Journal:
             for planned in group.frames:
                 self.state.apply(*planned)
             self._last_append_at = self._clock.monotonic()
-            if self._options.sync_mode == "always":
+            if self._is_sync_due():
                 self._sync()
+
+    def _is_sync_due(self) -> bool:
+        if self._options.sync_mode == "periodic":
+            # Here, because under load nothing else gets a turn.
+            since = self._last_append_at - self._last_sync_at
+            return since >= self._options.sync_interval_seconds
+        return self._options.sync_mode == "always"
 
     def write_control(self, frames: Sequence[tuple[Kind, int, bytes]]) -> None:
         """Write frames that take no offsets, and sync them whatever the mode."""
@@ -94,6 +101,7 @@ class Journal:
 
     def _sync(self) -> None:
         self._segment.sync()
+        self._last_sync_at = self._clock.monotonic()
         self._publish(self._durable.publish)
 
     def persist_durable_end(self) -> None:
