@@ -380,3 +380,16 @@ def test_a_durable_file_that_speaks_of_another_logs_segment_removes_nothing(
     with pytest.raises((Conflict, Corruption)):
         open_log(disk)
     assert disk.exists(LAYOUT.segment(1))
+
+
+def test_an_open_segment_with_another_salt_is_not_cut(
+    sample: tuple[SimulatedDisk, Oracle],
+) -> None:
+    disk = sample[0].copy()
+    end = read_durable(disk, LAYOUT.durable)
+    DurableFile.create(disk, LAYOUT.durable, end._replace(salt=end.salt ^ 2))
+    disk.damage(LAYOUT.segment(2), lambda content: content.__delitem__(slice(-64, None)))
+    content = disk.read(LAYOUT.segment(2))
+    with pytest.raises(Corruption):
+        open_log(disk)
+    assert disk.read(LAYOUT.segment(2)) == content

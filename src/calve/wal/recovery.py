@@ -273,6 +273,9 @@ def recover(
     synced = durable.position if (number, header.salt) == (durable.segment, durable.salt) else 0
     if isinstance(walk.stop, UnknownFormat):
         raise damaged(path, walk.end, walk.stop.reason)
+    if number == durable.segment and header.salt != durable.salt and not is_sealed:
+        # Only a repair puts another file in a segment's place, and that one is sealed.
+        raise damaged(path, 0, f"it is not the file that {layout.durable} speaks of")
     if not is_sealed:
         proof = proof_of_damage(view, walk.end, header.salt, synced)
         if proof is not None:
