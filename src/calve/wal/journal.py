@@ -133,8 +133,9 @@ class Journal:
         header = next_header(self.identity.log_id, old.header.number + 1, began_at_us)
         bytes_max = self._options.segment_bytes_max
         self._segment = create_segment(self._files, self._layout, header, self.state, bytes_max)
-        self._bound.sealed_bytes += self._files.size(old.path)
-        old.close()
+        self._bound.sealed_bytes += old.sealed_bytes
+        with suppress(OSError):  # it is sealed and synced
+            old.close()
         self._publish(self._durable.persist)
 
     def _make_room(self, more_bytes: int) -> None:
@@ -156,7 +157,10 @@ class Journal:
     def _remove_committed(self, older_than_us: int | None) -> int:
         newest = self._segment.header.number
         found = self._retention.removable(self._first_segment, newest, self.state, older_than_us)
-        removed = list(found)
+        try:
+            removed = list(found)
+        except OSError as error:
+            raise NotWritten(error) from error  # a look that failed changed nothing
         if removed:
             self._remove(removed)
         return len(removed)
@@ -167,9 +171,10 @@ class Journal:
         self._publish(self._durable.persist)
         for number in numbers:
             path = self._layout.segment(number)
-            self._bound.sealed_bytes -= self._files.size(path)
             with suppress(OSError):  # then the next opening removes it
+                size = self._files.size(path)
                 self._files.unlink(path)
+                self._bound.sealed_bytes -= size
 
     def _sealed_bytes(self) -> int:
         open_name = self._segment.path.name
