@@ -269,3 +269,16 @@ def test_a_look_at_the_disk_that_fails_stops_nothing(
             oracle.append(log)
     oracle.append(log)
     oracle.check(DIRECTORY, disk)
+
+
+def test_every_refusal_is_an_error_of_its_own(disk: SimulatedDisk) -> None:
+    log = open_with_partitions(disk)
+    pending = log.submit(log.stream(TOPIC), rows(1))
+    disk.fault = fail("sync", EIO)
+    refusals: list[CalveError] = []
+    for call in [pending.wait] * 3 + [log.flush] * 3:
+        with pytest.raises((UnknownOutcome, Fenced)) as refused:
+            call()
+        refusals.append(refused.value)
+    assert len({id(refusal) for refusal in refusals}) == len(refusals)
+    assert {type(refusal) for refusal in refusals[3:]} == {Fenced}

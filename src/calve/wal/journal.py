@@ -36,7 +36,7 @@ class Journal:
     ) -> None:
         self.identity = opened.identity
         self.state = opened.state
-        self.failure: CalveError | None = None
+        self._stopped: str | None = None
         self._files = files
         self._layout = layout
         self._options = options
@@ -186,9 +186,21 @@ class Journal:
     def _now_us(self) -> int:
         return int(self._clock.now().timestamp() * 1_000_000)
 
+    @property
+    def failure(self) -> Fenced | None:
+        """Why the log stopped. A new object each time: one that is raised keeps its tracebacks."""
+        if self._stopped is None:
+            return None
+        return Fenced(
+            f"the log in {self._layout.root} stopped: {self._stopped}",
+            hint="nothing was acknowledged since; open the log again, which looks at what "
+            "reached the disk",
+        )
+
     def require_usable(self) -> None:
-        if self.failure is not None:
-            raise self.failure
+        failure = self.failure
+        if failure is not None:
+            raise failure
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -209,13 +221,8 @@ class Journal:
 
     def fence(self, reason: str) -> None:
         """Stop for good; the first reason stays."""
-        if self.failure is not None:
-            return
-        self.failure = Fenced(
-            f"the log in {self._layout.root} stopped: {reason}",
-            hint="nothing was acknowledged since; open the log again, which looks at what "
-            "reached the disk",
-        )
+        if self._stopped is None:
+            self._stopped = reason
 
     def close(self, *, cleanly: bool) -> None:
         try:

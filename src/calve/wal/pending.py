@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from copy import copy
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from calve.errors import CalveError, InvalidRequest, Unavailable
@@ -112,7 +113,8 @@ class PendingAppend:
         if not self._is_done:
             self._block(timeout_seconds)
         if self._error is not None:
-            raise self._error
+            # A copy: many may wait, and each raise adds its traceback to the object.
+            raise copy(self._error) from self._error.__cause__
         assert self._result is not None
         return self._result
 
