@@ -53,10 +53,15 @@ class Journal:
     def bytes_used(self) -> int:
         return self._bound.sealed_bytes + self._segment.position
 
-    def new_group(self, bytes_bound: int) -> Group:
-        """Make room, then begin a group where the log ends."""
+    def new_group(self, bytes_bound: int, *, is_bounded: bool = True) -> Group:
+        """Make room, then begin a group where the log ends.
+
+        What is not bounded may be written to a full log: it is small and helps to empty it.
+        """
         with self._guarded():
-            self._make_room(bytes_bound)
+            if is_bounded:
+                self._require_room(bytes_bound)
+            self._rotate_if_full(bytes_bound)
         segment = self._segment
         return Group(self.state, segment.place(), segment.schemas, self._now_us())
 
@@ -79,16 +84,19 @@ class Journal:
             return since >= self._options.sync_interval_seconds
         return self._options.sync_mode == "always"
 
-    def write_control(self, frames: Sequence[tuple[Kind, int, bytes]]) -> None:
+    def write_control(
+        self, frames: Sequence[tuple[Kind, int, bytes]], *, is_bounded: bool = True
+    ) -> None:
         """Write frames that take no offsets, and sync them whatever the mode."""
-        group = self.new_group(sum(len(payload) + 256 for _, _, payload in frames))
+        bytes_bound = sum(len(payload) + 256 for _, _, payload in frames)
+        group = self.new_group(bytes_bound, is_bounded=is_bounded)
         for kind, stream, payload in frames:
             group.add_control(kind, stream, payload)
         self.write(group)
         self.sync()
 
     def write_hole(self, stream: Stream, first: int, end: int) -> None:
-        group = self.new_group(4096)
+        group = self.new_group(4096, is_bounded=False)
         for begin in range(first, end, ROWS_MAX):
             group.add_hole(stream.number, begin, min(ROWS_MAX, end - begin))
         self.write(group)
@@ -138,12 +146,14 @@ class Journal:
             old.close()
         self._publish(self._durable.persist)
 
-    def _make_room(self, more_bytes: int) -> None:
+    def _require_room(self, more_bytes: int) -> None:
         self._bound.require_free_space()
         if self._bound.is_over(self._segment.position, more_bytes):
             self._remove_committed(older_than_us=None)
             if self._bound.is_over(self._segment.position, more_bytes):
                 raise self._bound.refuse()
+
+    def _rotate_if_full(self, more_bytes: int) -> None:
         is_full = self._segment.position + more_bytes > self._options.segment_bytes_max
         if self._segment.is_sealed or (is_full and not self._segment.is_empty):
             self._rotate()

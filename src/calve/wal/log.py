@@ -160,7 +160,8 @@ class Log:
         with self._leading():
             if self._journal.state.stream(stream.number) != stream:
                 raise NotFound(f"{stream.name} was deleted already")
-            self._journal.write_control([(Kind.STREAM_CLOSED, stream.number, b"")])
+            closed = (Kind.STREAM_CLOSED, stream.number, b"")
+            self._journal.write_control([closed], is_bounded=False)
 
     def record_hole(self, stream: Stream, first: int, end: int) -> None:
         """Give up the offsets from the stream's end up to `end`: known loss, never reused."""
