@@ -10,6 +10,7 @@ import pytest
 
 from calve.errors import CalveError, Conflict, Corruption
 from calve.wal import Claim, Log, LogOptions, LogReader
+from calve.wal.durable import DurableFile, read_durable
 from calve.wal.layout import LogLayout
 from calve.wal.repair import AcceptedLoss, repair, rewrite_durable, rewrite_identity
 from calve.wal.survey import survey
@@ -345,3 +346,50 @@ def read_all(disk: SimulatedDisk) -> None:
     open_log(disk).close()
     with LogReader(DIRECTORY, files=disk) as reader:
         read_values(reader, TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("first", "segment"), [(2, 3), (3, 2), (7, 7)], ids=["missing", "turned round", "far ahead"]
+)
+def test_a_wrong_durable_file_removes_nothing(
+    sample: tuple[SimulatedDisk, Oracle], first: int, segment: int
+) -> None:
+    disk = sample[0].copy()
+    disk.create(LAYOUT.segment(9).with_suffix(".seg.tmp"))
+    end = read_durable(disk, LAYOUT.durable)
+    wrong = end._replace(first_segment=first, segment=segment)
+    DurableFile.create(disk, LAYOUT.durable, wrong)
+    names = disk.names(DIRECTORY)
+    with pytest.raises(Corruption):
+        open_log(disk)
+    assert disk.names(DIRECTORY) == names
+
+
+def test_a_durable_file_that_speaks_of_another_logs_segment_removes_nothing(
+    sample: tuple[SimulatedDisk, Oracle],
+) -> None:
+    disk = sample[0].copy()
+    other = SimulatedDisk()
+    with open_log(other) as log:
+        log.create_stream(TOPIC)
+        log.rotate()
+    foreign = other.read(LAYOUT.segment(2))
+    disk.damage(LAYOUT.segment(2), lambda content: content.__setitem__(slice(None), foreign))
+    end = read_durable(disk, LAYOUT.durable)
+    DurableFile.create(disk, LAYOUT.durable, end._replace(first_segment=2))
+    with pytest.raises((Conflict, Corruption)):
+        open_log(disk)
+    assert disk.exists(LAYOUT.segment(1))
+
+
+def test_an_open_segment_with_another_salt_is_not_cut(
+    sample: tuple[SimulatedDisk, Oracle],
+) -> None:
+    disk = sample[0].copy()
+    end = read_durable(disk, LAYOUT.durable)
+    DurableFile.create(disk, LAYOUT.durable, end._replace(salt=end.salt ^ 2))
+    disk.damage(LAYOUT.segment(2), lambda content: content.__delitem__(slice(-64, None)))
+    content = disk.read(LAYOUT.segment(2))
+    with pytest.raises(Corruption):
+        open_log(disk)
+    assert disk.read(LAYOUT.segment(2)) == content

@@ -221,3 +221,64 @@ def test_a_log_that_cannot_be_made_says_so(tmp_path: Path) -> None:
     with pytest.raises(Unavailable) as refused:
         Log(tmp_path / "file" / "wal", background=False)
     assert "cannot be opened" in refused.value.message
+
+
+EMFILE = OSError(errno.EMFILE, "Too many open files")
+
+
+@pytest.mark.parametrize("error", [ENOSPC, EMFILE], ids=str)
+def test_a_segment_that_cannot_be_made_is_made_later(
+    disk: SimulatedDisk, oracle: Oracle, error: OSError
+) -> None:
+    log = open_with_partitions(disk)
+    oracle.append(log)
+    disk.fault = fail("create", error, times=2)
+    with pytest.raises(Unavailable):
+        log.rotate()
+    with pytest.raises(Unavailable):
+        oracle.append(log)
+    assert not log.is_fenced
+    oracle.append(log)
+    log.rotate()
+    oracle.append(log)
+    log.close()
+    open_log(disk).close()
+    oracle.check(DIRECTORY, disk)
+
+
+def test_a_look_at_the_disk_that_fails_stops_nothing(
+    disk: SimulatedDisk, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_with_partitions(disk)
+    oracle.append(log)
+    log.rotate()
+    oracle.append(log)
+
+    def refuse(_: Path) -> int:
+        raise EMFILE
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "map", refuse)
+        with pytest.raises(Unavailable):
+            log.trim({})
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "free_bytes", refuse)
+        patch.setattr(disk, "size", refuse)
+        log._journal._bound._checked_at = float("-inf")
+        with pytest.raises(Unavailable):
+            oracle.append(log)
+    oracle.append(log)
+    oracle.check(DIRECTORY, disk)
+
+
+def test_every_refusal_is_an_error_of_its_own(disk: SimulatedDisk) -> None:
+    log = open_with_partitions(disk)
+    pending = log.submit(log.stream(TOPIC), rows(1))
+    disk.fault = fail("sync", EIO)
+    refusals: list[CalveError] = []
+    for call in [pending.wait] * 3 + [log.flush] * 3:
+        with pytest.raises((UnknownOutcome, Fenced)) as refused:
+            call()
+        refusals.append(refused.value)
+    assert len({id(refusal) for refusal in refusals}) == len(refusals)
+    assert {type(refusal) for refusal in refusals[3:]} == {Fenced}

@@ -9,7 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from calve.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from calve.errors import (
+    Conflict,
+    Fenced,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    UnknownOutcome,
+)
 from calve.model import TableName
 from calve.wal import Log, LogOptions, LogReader, NewStream, PendingAppend, Rejected
 from calve.wal.frame import Kind
@@ -230,3 +237,66 @@ def test_a_log_is_large_only_by_what_it_holds(tmp_path: Path) -> None:
     with Log(tmp_path / "wal", LogOptions(free_bytes_min=0)) as log:
         log.append(log.create_stream(TOPIC), rows(0))
     assert sum(path.stat().st_size for path in (tmp_path / "wal").iterdir()) < 10_000
+
+
+def test_rows_that_cannot_be_encoded_fail_alone(log: Log) -> None:
+    stream = log.create_stream(TOPIC)
+    before = log.submit(stream, rows(0))
+    bad = log.submit(stream, [rows(7), [Rejected(b"{", "text/plain", "lone \ud800 surrogate")]])
+    after = log.submit(stream, rows(1))
+    assert after.wait(5).first == 1
+    assert before.wait(5).first == 0
+    with pytest.raises(InvalidRequest):
+        bad.wait(5)
+    done = threading.Event()
+    bad = log.submit(stream, [Rejected(b"{", "text/plain", "\udfff")])
+    bad.add_done_callback(lambda _: done.set())  # by the log's own thread
+    assert done.wait(5)
+    assert log.append(stream, rows(2)).first == 2
+    assert read_values(log.reader(), TOPIC) == [0, 1, 2]
+
+
+def test_the_logs_thread_never_leaves_appends_waiting(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = log.create_stream(TOPIC)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr("calve.wal.group.Group.add", fail)
+    pending = [log.submit(stream, rows(i)) for i in range(3)]
+    done = [threading.Event() for _ in pending]
+    for handle, event in zip(pending, done, strict=True):
+        handle.add_done_callback(lambda _, event=event: event.set())  # type: ignore[misc]
+    assert all(event.wait(5) for event in done)
+    assert log.is_fenced
+    for handle in pending:
+        with pytest.raises((UnknownOutcome, Fenced)):
+            handle.wait()
+    with pytest.raises(Fenced):
+        log.append(stream, rows(9))
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        NewStream(TOPIC, 0, -1),
+        NewStream(TOPIC, 0, 1 << 63),
+        NewStream(TOPIC, -1),
+        NewStream(TOPIC, 1 << 31),
+    ],
+)
+def test_offsets_and_partitions_out_of_range_are_refused(tmp_path: Path, wanted: NewStream) -> None:
+    with Log(tmp_path / "other", LogOptions(free_bytes_min=0)) as log:
+        with pytest.raises(InvalidRequest):
+            log.create_streams([wanted])
+        stream = log.create_stream(TOPIC)
+        with pytest.raises(InvalidRequest):
+            log.record_hole(stream, 0, 1 << 63)
+        log.append(stream, rows(0))
+        log.rotate()
+        log.append(stream, rows(1))
+    with Log(tmp_path / "other", LogOptions(free_bytes_min=0)) as log:
+        assert read_values(log.reader(), TOPIC) == [0, 1]

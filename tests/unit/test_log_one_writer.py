@@ -40,6 +40,51 @@ sys.stdin.read()
 """
 
 
+FORKED_CHILD = """
+import os, sys
+from pathlib import Path
+from calve.errors import InvalidRequest
+from calve.wal import Log, LogOptions
+from tests.fakes.oracle import TOPIC, read_values, rows
+
+def refused(call):
+    try:
+        call()
+    except InvalidRequest:
+        return True
+    return False
+
+log = Log(Path(sys.argv[1]), LogOptions(free_bytes_min=0), background=len(sys.argv) > 2)
+stream = log.create_stream(TOPIC)
+log.append(stream, rows(0))
+log._leader.acquire()  # as if another thread wrote at that moment
+waits = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(waits[0], 1)
+    calls = [
+        lambda: log.append(stream, rows(9)),
+        lambda: log.submit(stream, rows(9)),
+        lambda: log.delete_stream(stream),
+        log.flush,
+        log.rotate,
+        lambda: log.next_offset(stream),
+    ]
+    all_refused = all([refused(call) for call in calls])
+    log.close()
+    log.close()
+    os._exit(0 if all_refused else 1)
+log._leader.release()
+log.append(stream, rows(1, 3))
+os.write(waits[1], b"x")
+assert os.waitpid(child, 0)[1] == 0
+log.append(stream, rows(4))
+log.close()
+with Log(Path(sys.argv[1]), background=False) as log:
+    print(read_values(log.reader(), TOPIC))
+"""
+
+
 def open_log(path: Path) -> Log:
     return Log(path, LogOptions(free_bytes_min=0), background=False)
 
@@ -96,6 +141,19 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
         parent.kill()
         parent.wait()
         open_log(tmp_path / "wal").close()
+
+
+@pytest.mark.parametrize("background", [[], ["background"]], ids=["alone", "background"])
+def test_a_forked_child_can_neither_write_nor_cut_the_log(
+    tmp_path: Path, background: list[str]
+) -> None:
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": f"{root / 'src'}:{root}"}
+    command = [sys.executable, "-c", FORKED_CHILD, str(tmp_path / "wal"), *background]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.returncode) == ("[0, 1, 2, 3, 4]\n", 0), done.stderr
 
 
 def test_readers_need_no_lock(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from calve.errors import Conflict, InvalidRequest
 from calve.wal import Acknowledgement, Log, LogOptions, Stream
-from calve.wal.producers import SEQUENCES_KEPT, OffsetPair, ProducerKey, ProducerMemory
+from calve.wal.producers import SEQUENCES_KEPT, History, OffsetPair, ProducerKey, ProducerMemory
 from tests.fakes.oracle import TOPIC, read_values, rows
 
 OPTIONS = LogOptions(
@@ -145,3 +145,14 @@ def test_the_memory_stays_small() -> None:
     (history,) = dict(memory.items()).values()
     assert len(history._firsts) <= 2 * SEQUENCES_KEPT
     assert len(history.columns()[0]) == 8 * SEQUENCES_KEPT
+
+
+def test_a_history_with_pieces_and_gaps_names_no_wrong_offsets() -> None:
+    history = History()
+    history.add(0, OffsetPair(0, 2))
+    history.add(1, OffsetPair(2, 3))
+    history.add(1, OffsetPair(3, 5))
+    assert [history.find(n) for n in (0, 1)] == [(0, 2), (2, 5)]
+    history.add(4, OffsetPair(9, 10))
+    history.add(5, OffsetPair(10, 12))
+    assert [history.find(n) for n in (0, 1, 3, 4, 5)] == [None, None, None, (9, 10), (10, 12)]

@@ -168,3 +168,18 @@ def test_the_clock_going_back_keeps_times_in_order(tmp_path: Path, clock: HandCl
         assert times == sorted(times)
         moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=105)
         assert reader.offset_at(stream, moment) == 3
+
+
+def test_a_full_log_still_lets_topics_go_and_records_losses(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    with open_log(tmp_path / "wal", clock) as log:
+        stream = log.create_stream(TOPIC)
+        log.append(stream, rows(0))
+    full = {"free_bytes_min": 1 << 62, "disk_bytes_max": 1}
+    with open_log(tmp_path / "wal", clock, **full) as log:
+        with pytest.raises(Unavailable):
+            log.append(stream, rows(1))
+        log.record_hole(stream, 1, 3)
+        log.delete_stream(stream)
+        assert log.streams == []

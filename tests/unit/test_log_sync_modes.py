@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from calve.clock import SystemClock
 from calve.settings.tree import WalSettings
 from calve.wal import Log, LogOptions, LogReader
 from calve.wal.options import SyncMode
@@ -18,7 +19,7 @@ DIRECTORY = Path("/wal")
 def open_log(disk: SimulatedDisk, mode: SyncMode, *, background: bool = False) -> Log:
     options = LogOptions(
         sync_mode=mode,
-        sync_interval_seconds=0.01,
+        sync_interval_seconds=0.01 if background else 60,
         free_bytes_min=0,
         segment_bytes_max=16_384,
     )
@@ -91,3 +92,27 @@ def test_the_settings_become_options() -> None:
     assert (options.sync_mode, options.sync_interval_seconds) == ("periodic", 0.25)
     assert options.disk_bytes_max == 1 << 33
     assert options.segment_bytes_max == 64 << 20
+
+
+class ManualClock(SystemClock):
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+def test_periodic_syncs_in_time_under_constant_load() -> None:
+    """Without the log's thread, which has no time for it while appends keep coming."""
+    disk, clock = SimulatedDisk(), ManualClock()
+    options = LogOptions(sync_mode="periodic", sync_interval_seconds=1, free_bytes_min=0)
+    log = Log(DIRECTORY, options, files=disk, clock=clock, background=False)
+    stream = log.create_stream(TOPIC)
+    synced = []
+    for i in range(10):
+        clock.seconds += 0.4
+        before = disk.operations.count("sync")
+        log.append(stream, rows(i))
+        synced.append(disk.operations.count("sync") > before)
+    assert synced == [False, False, True] * 3 + [False]
+    assert after_power_cut(disk) == list(range(9))

@@ -36,7 +36,7 @@ class Journal:
     ) -> None:
         self.identity = opened.identity
         self.state = opened.state
-        self.failure: CalveError | None = None
+        self._stopped: str | None = None
         self._files = files
         self._layout = layout
         self._options = options
@@ -45,7 +45,7 @@ class Journal:
         self._durable = opened.durable
         self._segment = opened.segment
         self._first_segment = opened.first_segment
-        self._last_append_at = clock.monotonic()
+        self._last_append_at = self._last_sync_at = clock.monotonic()
         self._retention = Retention(files, layout)
         self._bound = DiskBound(files, layout, options, clock, self._sealed_bytes())
 
@@ -53,10 +53,15 @@ class Journal:
     def bytes_used(self) -> int:
         return self._bound.sealed_bytes + self._segment.position
 
-    def new_group(self, bytes_bound: int) -> Group:
-        """Make room, then begin a group where the log ends."""
+    def new_group(self, bytes_bound: int, *, is_bounded: bool = True) -> Group:
+        """Make room, then begin a group where the log ends.
+
+        What is not bounded may be written to a full log: it is small and helps to empty it.
+        """
         with self._guarded():
-            self._make_room(bytes_bound)
+            if is_bounded:
+                self._require_room(bytes_bound)
+            self._rotate_if_full(bytes_bound)
         segment = self._segment
         return Group(self.state, segment.place(), segment.schemas, self._now_us())
 
@@ -69,19 +74,29 @@ class Journal:
             for planned in group.frames:
                 self.state.apply(*planned)
             self._last_append_at = self._clock.monotonic()
-            if self._options.sync_mode == "always":
+            if self._is_sync_due():
                 self._sync()
 
-    def write_control(self, frames: Sequence[tuple[Kind, int, bytes]]) -> None:
+    def _is_sync_due(self) -> bool:
+        if self._options.sync_mode == "periodic":
+            # Here, because under load nothing else gets a turn.
+            since = self._last_append_at - self._last_sync_at
+            return since >= self._options.sync_interval_seconds
+        return self._options.sync_mode == "always"
+
+    def write_control(
+        self, frames: Sequence[tuple[Kind, int, bytes]], *, is_bounded: bool = True
+    ) -> None:
         """Write frames that take no offsets, and sync them whatever the mode."""
-        group = self.new_group(sum(len(payload) + 256 for _, _, payload in frames))
+        bytes_bound = sum(len(payload) + 256 for _, _, payload in frames)
+        group = self.new_group(bytes_bound, is_bounded=is_bounded)
         for kind, stream, payload in frames:
             group.add_control(kind, stream, payload)
         self.write(group)
         self.sync()
 
     def write_hole(self, stream: Stream, first: int, end: int) -> None:
-        group = self.new_group(4096)
+        group = self.new_group(4096, is_bounded=False)
         for begin in range(first, end, ROWS_MAX):
             group.add_hole(stream.number, begin, min(ROWS_MAX, end - begin))
         self.write(group)
@@ -94,6 +109,7 @@ class Journal:
 
     def _sync(self) -> None:
         self._segment.sync()
+        self._last_sync_at = self._clock.monotonic()
         self._publish(self._durable.publish)
 
     def persist_durable_end(self) -> None:
@@ -125,16 +141,19 @@ class Journal:
         header = next_header(self.identity.log_id, old.header.number + 1, began_at_us)
         bytes_max = self._options.segment_bytes_max
         self._segment = create_segment(self._files, self._layout, header, self.state, bytes_max)
-        self._bound.sealed_bytes += self._files.size(old.path)
-        old.close()
+        self._bound.sealed_bytes += old.sealed_bytes
+        with suppress(OSError):  # it is sealed and synced
+            old.close()
         self._publish(self._durable.persist)
 
-    def _make_room(self, more_bytes: int) -> None:
+    def _require_room(self, more_bytes: int) -> None:
         self._bound.require_free_space()
         if self._bound.is_over(self._segment.position, more_bytes):
             self._remove_committed(older_than_us=None)
             if self._bound.is_over(self._segment.position, more_bytes):
                 raise self._bound.refuse()
+
+    def _rotate_if_full(self, more_bytes: int) -> None:
         is_full = self._segment.position + more_bytes > self._options.segment_bytes_max
         if self._segment.is_sealed or (is_full and not self._segment.is_empty):
             self._rotate()
@@ -148,7 +167,10 @@ class Journal:
     def _remove_committed(self, older_than_us: int | None) -> int:
         newest = self._segment.header.number
         found = self._retention.removable(self._first_segment, newest, self.state, older_than_us)
-        removed = list(found)
+        try:
+            removed = list(found)
+        except OSError as error:
+            raise NotWritten(error) from error  # a look that failed changed nothing
         if removed:
             self._remove(removed)
         return len(removed)
@@ -159,9 +181,10 @@ class Journal:
         self._publish(self._durable.persist)
         for number in numbers:
             path = self._layout.segment(number)
-            self._bound.sealed_bytes -= self._files.size(path)
             with suppress(OSError):  # then the next opening removes it
+                size = self._files.size(path)
                 self._files.unlink(path)
+                self._bound.sealed_bytes -= size
 
     def _sealed_bytes(self) -> int:
         open_name = self._segment.path.name
@@ -173,9 +196,21 @@ class Journal:
     def _now_us(self) -> int:
         return int(self._clock.now().timestamp() * 1_000_000)
 
+    @property
+    def failure(self) -> Fenced | None:
+        """Why the log stopped. A new object each time: one that is raised keeps its tracebacks."""
+        if self._stopped is None:
+            return None
+        return Fenced(
+            f"the log in {self._layout.root} stopped: {self._stopped}",
+            hint="nothing was acknowledged since; open the log again, which looks at what "
+            "reached the disk",
+        )
+
     def require_usable(self) -> None:
-        if self.failure is not None:
-            raise self.failure
+        failure = self.failure
+        if failure is not None:
+            raise failure
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -186,20 +221,18 @@ class Journal:
         except NotWritten as error:
             raise refuse_failed_write(error.cause) from error
         except (Broken, OSError) as error:
-            self._fence(str(error))
+            self.fence(str(error))
             raise unknown_outcome(str(error)) from error
         except CalveError:
             raise
         except BaseException as error:
-            self._fence(f"it was interrupted by {type(error).__name__}")
+            self.fence(f"it was interrupted by {type(error).__name__}")
             raise
 
-    def _fence(self, reason: str) -> None:
-        self.failure = Fenced(
-            f"the log in {self._layout.root} stopped: {reason}",
-            hint="nothing was acknowledged since; open the log again, which looks at what "
-            "reached the disk",
-        )
+    def fence(self, reason: str) -> None:
+        """Stop for good; the first reason stays."""
+        if self._stopped is None:
+            self._stopped = reason
 
     def close(self, *, cleanly: bool) -> None:
         try:

@@ -7,6 +7,7 @@ thread of the log does so, and callers only wait. An acknowledgement waits for i
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 _TICK_SECONDS: Final = 0.25
 _ENCODED_BY_CALLER_BYTES: Final = 1 << 16
 _SEQUENCE_MAX: Final = (1 << 63) - 1
+_OFFSET_MAX: Final = (1 << 63) - 1
+_PARTITION_MAX: Final = (1 << 31) - 1
 
 
 class NewStream(NamedTuple):
@@ -70,6 +73,7 @@ class Log:
         idle segment. For tests, and for tools that come and go.
         """
         self.schemas = SchemaCache()
+        self._process = os.getpid()
         self._layout = LogLayout(directory)
         self._options = options or LogOptions()
         self._files = files or OsFiles()
@@ -143,6 +147,8 @@ class Log:
                 Stream(number, uuid4(), *new)
                 for number, new in enumerate(wanted, state.next_stream)
             ]
+            for stream in streams:
+                _require_in_range(stream)
             _require_new(streams, state.streams)
             self._journal.write_control(
                 [(Kind.STREAM_OPENED, s.number, encode_stream(s)) for s in streams]
@@ -154,10 +160,13 @@ class Log:
         with self._leading():
             if self._journal.state.stream(stream.number) != stream:
                 raise NotFound(f"{stream.name} was deleted already")
-            self._journal.write_control([(Kind.STREAM_CLOSED, stream.number, b"")])
+            closed = (Kind.STREAM_CLOSED, stream.number, b"")
+            self._journal.write_control([closed], is_bounded=False)
 
     def record_hole(self, stream: Stream, first: int, end: int) -> None:
         """Give up the offsets from the stream's end up to `end`: known loss, never reused."""
+        if end > _OFFSET_MAX:
+            raise InvalidRequest(f"offset {end} is too large, {_OFFSET_MAX} is the largest")
         with self._leading():
             found = self._journal.state.next_offsets[stream.number]
             if found != first or end <= first:
@@ -199,6 +208,7 @@ class Log:
     def _enqueue(
         self, stream: Stream, rows: Part | Sequence[Part], producer: Producer | None
     ) -> PendingAppend:
+        self._require_own_process()
         parts = _parts(rows)
         for part in parts:
             require_rows(part)
@@ -215,6 +225,15 @@ class Log:
             self._pending_bytes = waiting
             self._pending.append(pending)
         return pending
+
+    def _require_own_process(self) -> None:
+        """Before any lock is taken: a fork copies locks that nobody will ever release."""
+        if os.getpid() != self._process:
+            raise InvalidRequest(
+                f"the log in {self._layout.root} was opened by process {self._process}, which "
+                "forked this one",
+                hint="send the rows to that process; readers may be opened in any",
+            )
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -242,6 +261,7 @@ class Log:
 
     def lead_for(self, pending: PendingAppend) -> None:
         """Write and sync for everybody until `pending` is done, unless somebody is at it."""
+        self._require_own_process()
         while not pending.is_done:
             if not self._leader.acquire(blocking=False):
                 return  # whoever holds the lock looks at the queue after giving it up
@@ -255,6 +275,7 @@ class Log:
     @contextmanager
     def _holding(self) -> Iterator[None]:
         """Hold the leader's lock. A caller that found it taken waits: so look for them after."""
+        self._require_own_process()
         try:
             with self._leader:
                 yield
@@ -280,16 +301,18 @@ class Log:
         if not taken:
             return
         try:
-            group = self._journal.new_group(sum([pending.bytes_bound for pending in taken]))
-            for pending in taken:
-                group.add(pending)
-            self._journal.write(group)
+            self._write(taken)
         except CalveError as error:
             self._fail(taken, error)
-            return
         except BaseException as error:
             self._fail(taken, unknown_outcome(f"{type(error).__name__} while it was written"))
             raise
+
+    def _write(self, taken: list[PendingAppend]) -> None:
+        group = self._journal.new_group(sum([pending.bytes_bound for pending in taken]))
+        for pending in taken:
+            group.add(pending)
+        self._journal.write(group)
         for pending, refusal in group.refused:
             pending.fail(refusal)
         for pending, result in group.acknowledged:
@@ -308,7 +331,8 @@ class Log:
 
     def _fail(self, taken: list[PendingAppend], error: CalveError) -> None:
         for pending in taken:
-            pending.fail(error)
+            if not pending.is_done:
+                pending.fail(error)
         failure = self._journal.failure
         if failure is not None:
             for pending in self._take_all():
@@ -323,6 +347,7 @@ class Log:
 
     def wake(self) -> None:
         """Have the queue looked at: by the log's thread, or here and now if it has none."""
+        self._require_own_process()
         if self._thread is None:
             while self._pending and self._leader.acquire(blocking=False):
                 try:
@@ -333,6 +358,16 @@ class Log:
             self._wake.set()
 
     def _run(self) -> None:
+        try:
+            self._keep_writing()
+        except BaseException as error:
+            # Nobody sees this thread die; those who wait for it must be told.
+            reason = f"its thread met {type(error).__name__}: {error}"
+            self._journal.fence(reason)
+            self._fail([], unknown_outcome(reason))
+            raise
+
+    def _keep_writing(self) -> None:
         is_periodic = self._options.sync_mode == "periodic"
         tick = self._options.sync_interval_seconds if is_periodic else _TICK_SECONDS
         while not self._is_closed:
@@ -359,7 +394,13 @@ class Log:
             return  # fenced, or refused for now: the next append says so
 
     def close(self) -> None:
-        """Write and sync what is pending, and let another writer in."""
+        """Write and sync what is pending, and let another writer in.
+
+        In a forked process only its copies of the descriptors are closed: the log is not its own.
+        """
+        if os.getpid() != self._process:
+            self._close_copies()
+            return
         with self._pending_lock:
             if self._is_closed:
                 return
@@ -370,6 +411,11 @@ class Log:
         with self._leader:
             self._commit_all()
             self._journal.close(cleanly=self._journal.failure is None)
+
+    def _close_copies(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._journal.close(cleanly=False)
 
     def __enter__(self) -> Self:
         return self
@@ -407,6 +453,14 @@ def _missing(layout: LogLayout, expected: UUID) -> Conflict:
         "--new-log` continues at the table's committed offset",
         context={"expected": str(expected)},
     )
+
+
+def _require_in_range(stream: Stream) -> None:
+    """What the columns of a state cannot hold would make the log unreadable."""
+    if not 0 <= stream.first_offset <= _OFFSET_MAX:
+        raise InvalidRequest(f"a first offset is 0 to {_OFFSET_MAX}, not {stream.first_offset}")
+    if not 0 <= stream.partition <= _PARTITION_MAX:
+        raise InvalidRequest(f"a partition is 0 to {_PARTITION_MAX}, not {stream.partition}")
 
 
 def _require_new(streams: Sequence[Stream], present: Iterable[Stream]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from copy import copy
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from calve.errors import CalveError, Unavailable
+from calve.errors import CalveError, InvalidRequest, Unavailable
 from calve.wal.payload import bytes_estimate, encode
 
 if TYPE_CHECKING:
@@ -84,7 +85,15 @@ class PendingAppend:
         self._callbacks: deque[Callable[[PendingAppend], None]] | None = None
 
     def encode(self) -> None:
-        self._encoded = [encode(part, self._leader.schemas) for part in self._rows]
+        """Make the frames' payloads. Whatever fails here is this caller's alone."""
+        try:
+            self._encoded = [encode(part, self._leader.schemas) for part in self._rows]
+        except CalveError:
+            raise
+        except Exception as error:
+            raise InvalidRequest(
+                f"the rows cannot be written: {type(error).__name__}: {error}"
+            ) from error
         self._rows = ()
 
     def encoded(self) -> Sequence[EncodedPart]:
@@ -104,7 +113,8 @@ class PendingAppend:
         if not self._is_done:
             self._block(timeout_seconds)
         if self._error is not None:
-            raise self._error
+            # A copy: many may wait, and each raise adds its traceback to the object.
+            raise copy(self._error) from self._error.__cause__
         assert self._result is not None
         return self._result
 

@@ -40,6 +40,12 @@ class History:
         self._ends = array("Q", ends)
 
     def add(self, sequence: int, offsets: OffsetPair) -> None:
+        """Remember an append. After a repair, one may come in pieces or be missing."""
+        if sequence == self.last_sequence and self._ends:
+            self._ends[-1] = offsets.end
+            return
+        if sequence != self.last_sequence + 1:
+            del self._firsts[:], self._ends[:]  # they are found by counting back
         self.last_sequence = sequence
         self._firsts.append(offsets.first)
         self._ends.append(offsets.end)

@@ -183,9 +183,10 @@ def _go_on(
     identity: LogIdentity,
     durable: DurableFile,
 ) -> tuple[OpenSegment, LogState]:
-    newest = tidy(files, layout, durable.end)
+    newest = _newest_segment(files, layout, identity, durable.end)
     found = recover(files, layout, newest, durable.end, options.producers_max)
     require_own_segment(layout.segment(newest), found.header, identity.log_id, newest)
+    _tidy(files, layout, durable.end)
     if found.is_sealed:
         _sync_seal(files, layout.segment(newest), found, durable.end)
         header = next_header(identity.log_id, newest + 1, found.state.last_time_us)
@@ -196,23 +197,38 @@ def _go_on(
     return segment, found.state
 
 
-def tidy(files: Files, layout: LogLayout, end: DurableEnd) -> int:
-    """Finish what a crash interrupted, and return the newest segment's number."""
+def _newest_segment(files: Files, layout: LogLayout, identity: LogIdentity, end: DurableEnd) -> int:
+    """The newest segment's number, once the durable end is known to speak of this log."""
+    numbers = [n for n in segment_numbers(files, layout) if n >= end.first_segment]
+    require_all_segments(layout, numbers, end)
+    path = layout.segment(end.segment)
+    try:
+        header = read_segment_header(files.map(path))
+    except BadSegment as error:
+        raise damaged(path, error.position, error.reason) from error
+    require_own_segment(path, header, identity.log_id, end.segment)
+    return numbers[-1]
+
+
+def _tidy(files: Files, layout: LogLayout, end: DurableEnd) -> None:
+    """Finish what a crash interrupted. Removes files, so everything else was checked before."""
     for name in files.names(layout.root):
         if is_own(name) and name.endswith(TEMPORARY):
             files.unlink(layout.root / name)
-    numbers = segment_numbers(files, layout)
-    for number in [number for number in numbers if number < end.first_segment]:
-        files.unlink(layout.segment(number))
-    kept = [number for number in numbers if number >= end.first_segment]
-    newest = kept[-1] if kept else end.first_segment
-    require_all_segments(layout, kept, end)
+    for number in segment_numbers(files, layout):
+        if number < end.first_segment:
+            files.unlink(layout.segment(number))
     # The last writer may have stopped because just this failed.
     files.sync_directory(layout.root)
-    return newest
 
 
 def require_all_segments(layout: LogLayout, numbers: list[int], end: DurableEnd) -> None:
+    if end.first_segment > end.segment:
+        raise Corruption(
+            f"{layout.durable} says that the log begins behind its end",
+            hint="`calve wal repair --durable` writes it again",
+            context={"file": str(layout.durable)},
+        )
     newest = max(end.segment, numbers[-1] if numbers else 0)
     missing = sorted(set(range(end.first_segment, newest + 1)) - set(numbers))
     if missing:
@@ -257,6 +273,9 @@ def recover(
     synced = durable.position if (number, header.salt) == (durable.segment, durable.salt) else 0
     if isinstance(walk.stop, UnknownFormat):
         raise damaged(path, walk.end, walk.stop.reason)
+    if number == durable.segment and header.salt != durable.salt and not is_sealed:
+        # Only a repair puts another file in a segment's place, and that one is sealed.
+        raise damaged(path, 0, f"it is not the file that {layout.durable} speaks of")
     if not is_sealed:
         proof = proof_of_damage(view, walk.end, header.salt, synced)
         if proof is not None:

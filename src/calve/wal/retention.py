@@ -123,7 +123,7 @@ class DiskBound:
     def require_free_space(self) -> None:
         now = self.clock.monotonic()
         if now - self._checked_at >= _FREE_SPACE_CHECK_SECONDS:
-            self._free_bytes = self.files.free_bytes(self.layout.root)
+            self._free_bytes = self._look()
             self._checked_at = now
         if self._free_bytes < self.options.free_bytes_min:
             raise _refuse(
@@ -131,6 +131,12 @@ class DiskBound:
                 f"{self.options.free_bytes_min} must be (wal.free_bytes_min)",
                 "make room on the disk",
             )
+
+    def _look(self) -> int:
+        try:
+            return self.files.free_bytes(self.layout.root)
+        except OSError as error:
+            raise refuse_failed_write(error) from error
 
 
 def _refuse(message: str, what_to_do: str) -> Unavailable:

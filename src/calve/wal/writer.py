@@ -66,6 +66,7 @@ class OpenSegment:
         self._previous = (end.previous_stream, end.previous_end)
         self.starts_at = end.position
         self.is_sealed = False
+        self.sealed_bytes = 0
 
     @property
     def is_empty(self) -> bool:
@@ -123,6 +124,7 @@ class OpenSegment:
             raise Broken(f"{self.path} could not be sealed: {error}") from error
         self.sync()
         self.is_sealed = True
+        self.sealed_bytes = self.position + len(content)
 
     def preallocate(self, length: int) -> None:
         preallocate(self._file, length)
@@ -144,17 +146,9 @@ def create_segment(
     path = layout.segment(header.number)
     content = encode_start(header, state.encode())
     draft = temporary(path)
-    if files.exists(draft):
-        files.unlink(draft)
-    file = files.create(draft)
     try:
-        write_all(file, 0, content)
-        preallocate(file, bytes_max)
-        file.sync()
+        file = _write_draft(files, draft, content, bytes_max)
     except OSError as error:
-        file.close()
-        with suppress(OSError):
-            files.unlink(draft)
         raise NotWritten(error) from error
     try:
         files.rename(draft, path)
@@ -163,6 +157,22 @@ def create_segment(
         file.close()
         raise Broken(f"{path} could not be given its name: {error}") from error
     return OpenSegment(file, path, header, SegmentEnd(len(content), SegmentIndex(), 0, 0))
+
+
+def _write_draft(files: Files, draft: Path, content: bytes, bytes_max: int) -> File:
+    if files.exists(draft):
+        files.unlink(draft)
+    file = files.create(draft)
+    try:
+        write_all(file, 0, content)
+        preallocate(file, bytes_max)
+        file.sync()
+    except OSError:
+        file.close()
+        with suppress(OSError):
+            files.unlink(draft)
+        raise
+    return file
 
 
 def next_header(log_id: UUID, number: int, created_at_us: int) -> SegmentHeader:
