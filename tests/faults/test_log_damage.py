@@ -393,3 +393,16 @@ def test_an_open_segment_with_another_salt_is_not_cut(
     with pytest.raises(Corruption):
         open_log(disk)
     assert disk.read(LAYOUT.segment(2)) == content
+
+
+def test_a_log_of_which_only_the_durable_file_is_left_is_not_begun_anew(
+    sample: tuple[SimulatedDisk, Oracle],
+) -> None:
+    disk = sample[0].copy()
+    for name in disk.names(DIRECTORY):
+        if name not in ("durable", "lock"):
+            disk.unlink(DIRECTORY / name)
+    names = disk.names(DIRECTORY)
+    with pytest.raises(Corruption):
+        open_log(disk)
+    assert disk.names(DIRECTORY) == names

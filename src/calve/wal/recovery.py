@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID, uuid4
 
 from calve.errors import Conflict, Corruption
-from calve.wal.durable import DurableEnd, DurableFile
+from calve.wal.durable import DurableEnd, DurableFile, read_durable
 from calve.wal.frame import UnknownFormat
 from calve.wal.identity import (
     LogIdentity,
@@ -97,6 +97,8 @@ def exists(files: Files, layout: LogLayout) -> bool:
         return True
     segments = segment_numbers(files, layout)
     if not segments:
+        if files.exists(layout.durable):  # it comes after the first segment, and goes before it
+            require_all_segments(layout, [], read_durable(files, layout.durable))
         return False
     if segments == [1] and _was_never_used(files.map(layout.segment(1))):
         return False
@@ -135,6 +137,9 @@ def create_log(files: Files, layout: LogLayout, options: LogOptions, now: dateti
 def _create_locked(files: Files, layout: LogLayout, options: LogOptions, now: datetime) -> None:
     if exists(files, layout):
         return  # somebody made it between the look and the lock
+    if files.exists(layout.durable):
+        files.unlink(layout.durable)
+        files.sync_directory(layout.root)
     for name in files.names(layout.root):
         if is_own(name):  # whatever else lies here is somebody's
             files.unlink(layout.root / name)
