@@ -47,8 +47,12 @@ def produce(
         sequence += 1
 
 
+def rows(thread: int, sequence: int) -> pa.RecordBatch:
+    return pa.record_batch({"thread": [thread], "sequence": [sequence]})
+
+
 def send(log: Log, stream: Stream, thread: int, sequence: int) -> tuple[int, bool]:
-    batch = pa.record_batch({"thread": [thread], "sequence": [sequence]})
+    batch = rows(thread, sequence)
     result = log.append(stream, batch, producer=f"t{thread}", sequence=sequence)
     assert result.first is not None
     return result.first, result.is_repeat
@@ -60,10 +64,18 @@ def main() -> None:
     log = Log(path, LogOptions(segment_bytes_max=1 << 18, free_bytes_min=0))
     stream = log.streams[0] if log.streams else log.create_stream(TOPIC)
     descriptor = os.open(notes, os.O_WRONLY | os.O_APPEND)
-    for thread in range(THREADS):
-        arguments = (log, stream, thread, known.get(thread), descriptor)
-        threading.Thread(target=produce, args=arguments).start()
+    threads = [
+        threading.Thread(target=produce, args=(log, stream, thread, known.get(thread), descriptor))
+        for thread in range(THREADS)
+    ]
+    # Arrow loads pandas, where it is installed, for its first batch: not while the clock runs.
+    rows(0, 0)
+    for thread in threads:
+        thread.start()
     print("started", flush=True)
+    # A main thread that ends begins the interpreter's end, in which libraries cannot be loaded.
+    for thread in threads:
+        thread.join()
 
 
 if __name__ == "__main__":
