@@ -276,7 +276,8 @@ def test_an_interrupted_start_leaves_no_jvm(tmp_path: Path, seconds: float) -> N
         time.sleep(seconds)
         os.killpg(program.pid, signal.SIGINT)
         _, errors = program.communicate(timeout=120)
-        assert "KeyboardInterrupt" in errors
+        # In the middle of a question to Spark, the interrupt is its error.
+        assert "KeyboardInterrupt" in errors or "calve.errors.Unavailable" in errors
         # Read once it was waited for: whatever is left now would be left for good.
         assert group_members(program.pid) == []
     finally:
