@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,9 @@ pytest_plugins = ["tests.servers.fixtures"]
 hypothesis.settings.register_profile("repeat", derandomize=True)
 hypothesis.settings.register_profile("search", derandomize=False)
 hypothesis.settings.load_profile("repeat")
+
+# Every JVM here lives for seconds or minutes, and would spend half of them compiling its code well.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 MakeSettings = Callable[..., Settings]
 

@@ -82,44 +82,23 @@ def test_a_users_own_session_is_used_and_not_stopped(
     assert own.sql("select 1").count() == 1
 
 
-WITHOUT_ICEBERG = """
-import sys
-from pyspark.sql import SparkSession
-import calve
-session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-for passed in (session, None):
-    try:
-        with calve.open(sys.argv[1], spark=passed) as lake:
-            lake.spark()
-    except calve.CalveError as error:
-        print(type(error).__name__, error.message, "|", error.hint.split("=")[0])
-session.stop()
-"""
-
-
-def test_a_session_without_iceberg_is_refused_and_a_second_spark_too(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", WITHOUT_ICEBERG, tmp_path / "lake"],
-        capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path,
-    )  # fmt: skip
-    first, second = run.stdout.splitlines()
-    assert first.startswith(
-        "InvalidRequest the Spark session that was passed in has no Iceberg | start it with"
-    )
-    assert second.startswith(
-        "InvalidRequest this program has a Spark session of its own already | pass it in"
-    )
-
-
 ON_A_PAGE = """
-import socket, sys, urllib.parse
+import signal, socket, sys, urllib.parse
 from pathlib import Path
+import psutil
 import calve
 from calve.settings import load_settings
 # Put together here, so that this program's own command line does not hold it.
 secret = "-".join(("canary", "2"))
 flags = {"data": sys.argv[1], "spark.conf.spark.ui.enabled": "true", "spark.conf.spark.ui.port": "0",
          "spark.conf.spark.hadoop.fs.s3a.secret.key": secret}
+try:
+    with calve.open(load_settings(flags=flags | {"spark.master": "local[abc]"}, environ={}).settings) as lake:
+        lake.spark()
+except calve.CalveError as error:
+    print(type(error).__name__, error.message.splitlines()[0])
+handler = signal.getsignal(signal.SIGINT)
+print(psutil.Process().children(), handler is signal.default_int_handler)
 with calve.open(load_settings(flags=flags, environ={}).settings) as lake:
     spark = lake.spark()
     page = urllib.parse.urlparse(spark.sparkContext.uiWebUrl)
@@ -137,12 +116,12 @@ with calve.open(load_settings(flags=flags, environ={}).settings) as lake:
     print(sorted(listening))
     words = [Path(p, "cmdline").read_bytes() for p in Path("/proc").glob("[0-9]*") if Path(p, "cmdline").exists()]
     print(any(secret.encode() in each for each in words), spark.conf.get("spark.hadoop.fs.s3a.secret.key"))
-print(Path(f"/proc/{pid}").exists())
+print(Path(f"/proc/{pid}").exists(), psutil.Process().children(), signal.getsignal(signal.SIGINT) is handler)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux has")
-def test_the_web_page_is_on_loopback_secrets_on_no_command_line_and_the_jvm_ends(
+def test_after_a_failed_start_spark_works_its_page_on_loopback_its_secrets_unseen(
     tmp_path: Path,
 ) -> None:
     run = subprocess.run(
@@ -150,11 +129,14 @@ def test_the_web_page_is_on_loopback_secrets_on_no_command_line_and_the_jvm_ends
         capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path,
     )  # fmt: skip
     assert run.stderr == ""
-    host, listening, secrets, survives = run.stdout.splitlines()
+    said, after, host, listening, secrets, survives = run.stdout.splitlines()
+    assert said.startswith("Unavailable Spark did not start: ")
+    assert "local[abc]" in said
+    assert after == "[] True"
     assert host == "127.0.0.1"
     assert listening in ("['127.0.0.1']", "['0000000000000000FFFF00000100007F']")
     assert secrets == "False canary-2"
-    assert survives == "False"
+    assert survives == "False [] True"
     assert (tmp_path / "lake" / "_calve" / "logs" / "spark.log").exists()
 
 
@@ -203,11 +185,22 @@ def test_spark_that_cannot_start_says_why_and_where(tmp_path: Path) -> None:
     assert "spark.log" in run.stdout
 
 
-AFTER_ANOTHER = """
+SESSIONS_OF_THE_USER = """
 import sys
 from pyspark.sql import SparkSession
 import calve
-SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate().stop()
+
+def own_session():
+    return SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+
+own = own_session()
+for passed in (own, None):
+    try:
+        with calve.open(sys.argv[1], spark=passed) as lake:
+            lake.spark()
+    except calve.CalveError as error:
+        print(type(error).__name__, error.message, "|", error.hint.split("=")[0])
+own.stop()
 try:
     with calve.open(sys.argv[1]) as lake:
         spark = lake.spark()
@@ -215,17 +208,35 @@ try:
         spark.sql("select nothing")
 except Exception as error:
     print(type(error).__name__, "nothing" in str(error))
+with calve.open(sys.argv[1]) as lake:
+    lake.spark().stop()
+    own = own_session()
+    try:
+        lake.spark()
+    except calve.CalveError as error:
+        print(type(error).__name__, error.message)
+print(own.sql("select 1").count())
+own.stop()
 """
 
 
-def test_a_stopped_session_of_the_user_is_no_hindrance_and_errors_outlive_spark(
-    tmp_path: Path,
-) -> None:
+def test_sessions_of_the_user_are_respected_before_between_and_after_ours(tmp_path: Path) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", AFTER_ANOTHER, tmp_path / "lake"],
-        capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path,
+        [sys.executable, "-c", SESSIONS_OF_THE_USER, tmp_path / "lake"],
+        capture_output=True, text=True, timeout=180, check=False, cwd=tmp_path,
     )  # fmt: skip
-    assert run.stdout.splitlines() == ["calve []", "AnalysisException True"]
+    assert run.returncode == 0, run.stderr
+    without_iceberg, beside, *between, after, still_there = run.stdout.splitlines()
+    assert without_iceberg.startswith(
+        "InvalidRequest the Spark session that was passed in has no Iceberg | start it with"
+    )
+    assert beside.startswith(
+        "InvalidRequest this program has a Spark session of its own already | pass it in"
+    )
+    # One that was stopped is no hindrance, and an error of Spark's can be read when Spark has gone.
+    assert between == ["calve []", "AnalysisException True"]
+    assert after == "InvalidRequest this program has a Spark session of its own already"
+    assert still_there == "1"
 
 
 INTERRUPTED = """
@@ -285,40 +296,9 @@ def test_an_interrupted_start_leaves_no_jvm(tmp_path: Path, seconds: float) -> N
             process.kill()
 
 
-AFTER_A_BAD_MASTER = """
-import signal, sys
-import psutil
-import calve
-from calve.settings import load_settings
-handler = signal.getsignal(signal.SIGINT)
-for master in ("local[abc]", "local[1]"):
-    flags = {"data": sys.argv[1], "spark.master": master}
-    try:
-        with calve.open(load_settings(flags=flags, environ={}).settings) as lake:
-            print(lake.spark().sql("select 1").count(), len(psutil.Process().children()))
-    except calve.CalveError as error:
-        print(type(error).__name__, error.message.splitlines()[0])
-    print(psutil.Process().children(), signal.getsignal(signal.SIGINT) is handler)
-"""
-
-
-def test_a_failed_start_leaves_no_jvm_and_the_next_one_works(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", AFTER_A_BAD_MASTER, tmp_path / "lake"],
-        capture_output=True, text=True, timeout=180, check=True, cwd=tmp_path,
-    )  # fmt: skip
-    said, after, works, at_last = run.stdout.splitlines()
-    assert said.startswith("Unavailable Spark did not start: ")
-    assert "local[abc]" in said
-    assert after == at_last == "[] True"
-    assert works == "1 1"
-    assert run.stderr == ""
-
-
-ENDED_BY = """
+REPLACED = """
 import os, signal, sys
 import psutil
-import pyarrow as pa
 import calve
 from calve.lake import Lake
 from calve.settings import load_settings
@@ -327,65 +307,41 @@ from calve.spark.translate import translating_spark
 def lake(name):
     return Lake(load_settings(flags={"data": f"{sys.argv[1]}/{name}"}, environ={}).settings)
 
+def stop(session):
+    session.stop()
+
+def kill(session):
+    child, = psutil.Process().children()
+    os.kill(child.pid, signal.SIGKILL)
+    try:
+        with translating_spark():
+            session.sql("select 1").collect()
+    except calve.CalveError as error:
+        print(type(error).__name__)
+
 with lake("one") as one, lake("two") as two:
-    first = one.spark()
     two.spark()
-    if sys.argv[2] == "stop":
-        first.stop()
-    else:
-        child, = psutil.Process().children()
-        os.kill(child.pid, signal.SIGKILL)
-        try:
-            with translating_spark():
-                first.sql("select 1").collect()
-        except calve.CalveError as error:
-            print(type(error).__name__)
-    with lake("three") as three:
-        print(three.spark().sql("select 1").count())
-        print(one.spark().sql("select 1").count(), one.spark() is not first)
-        print(two.spark().sql("show tables").count())
-        print(len(psutil.Process().children()))
-    print(two.spark().sql("select 1").count())
+    for end in (stop, kill):
+        before = one.spark()
+        end(before)
+        with lake("three") as three:
+            print(three.spark().sql("select 1").count())
+            print(one.spark().sql("select 1").count(), one.spark() is not before)
+            print(two.spark().sql("show tables").count())
+            print(len(psutil.Process().children()))
+        print(two.spark().sql("select 1").count())
 print(psutil.Process().children())
 """
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_spark_that_was_stopped_or_killed_is_replaced(tmp_path: Path, how: str) -> None:
+def test_a_spark_that_was_stopped_or_killed_is_replaced(tmp_path: Path) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", ENDED_BY, tmp_path, how],
+        [sys.executable, "-c", REPLACED, tmp_path],
         capture_output=True, text=True, timeout=180, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    said = ["Unavailable"] if how == "kill" else []
-    assert run.stdout.splitlines() == [*said, "1", "1 True", "0", "1", "1", "[]"]
-
-
-TAKEN_OVER = """
-import sys
-from pyspark.sql import SparkSession
-import calve
-with calve.open(sys.argv[1]) as lake:
-    lake.spark().stop()
-    own = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    try:
-        lake.spark()
-    except calve.CalveError as error:
-        print(type(error).__name__, error.message)
-print(own.sql("select 1").count())
-own.stop()
-"""
-
-
-def test_a_session_that_the_user_made_after_ours_is_left_alone(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", TAKEN_OVER, tmp_path / "lake"],
-        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines() == [
-        "InvalidRequest this program has a Spark session of its own already", "1",
-    ]  # fmt: skip
+    replaced = ["1", "1 True", "0", "1", "1"]
+    assert run.stdout.splitlines() == [*replaced, "Unavailable", *replaced, "[]"]
 
 
 def test_what_is_no_session_or_a_stopped_one_is_refused(
