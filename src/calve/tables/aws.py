@@ -66,7 +66,14 @@ def client_config(retry: RetrySettings) -> Config:
     )
 
 
+def _bounded(session: boto3.Session) -> None:
+    """For the clients that a session makes itself, to assume a role."""
+    waits = Config(connect_timeout=_CONNECT_SECONDS_MAX, read_timeout=_ANSWER_SECONDS_MAX)
+    session._session.set_default_client_config(waits)  # noqa: SLF001
+
+
 def _in_role(session: boto3.Session, role_arn: str) -> boto3.Session:
+    _bounded(session)
     fetcher = AssumeRoleCredentialFetcher(
         client_creator=session._session.create_client,  # noqa: SLF001
         source_credentials=credentials_of(session, purpose=f"assume {role_arn} with"),
