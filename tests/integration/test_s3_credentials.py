@@ -23,19 +23,7 @@ USERS = pa.schema([("id", pa.int64())])
 MakeSettings = Callable[..., Settings]
 LIFETIME_SECONDS = 2
 
-
-@pytest.fixture(autouse=True)
-def no_login_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variable in (
-        "AWS_ACCESS_KEY_ID",
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN",
-        "AWS_PROFILE",
-    ):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+pytestmark = pytest.mark.usefixtures("no_aws_login")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -150,6 +150,41 @@ class Signed(Gate):
             return request
         self.refused += 1
         return refusal(403, "ForbiddenException", f"not signed as {self._expected}: {parts}")
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Who signed a request, and in which client."""
+
+    key_id: str
+    has_token: bool
+    in_spark: bool
+
+
+class Signers(Gate):
+    """Lets everything through, and remembers by whom it was signed."""
+
+    _KEY_ID: Final = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: set[Signer] = set()
+
+    def seen(self, *, in_spark: bool) -> set[tuple[str, bool]]:
+        """Key ids, and whether a session token was with them."""
+        with self._lock:
+            return {(s.key_id, s.has_token) for s in self._seen if s.in_spark == in_spark}
+
+    def enter(self, request: Request) -> Request | Answer:
+        found = self._KEY_ID.match(request.headers.get("authorization", ""))
+        signer = Signer(
+            found.group(1) if found else "nobody",
+            has_token=bool(request.headers.get("x-amz-security-token")),
+            in_spark="aws-sdk-java" in request.headers.get("user-agent", ""),
+        )
+        with self._lock:
+            self._seen.add(signer)
+        return request
 
 
 class Prefix(Gate):

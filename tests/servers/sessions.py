@@ -19,6 +19,7 @@ from urllib.parse import parse_qs
 
 from tests.servers import front
 from tests.servers.front import Answer, Front, Gate, Headers, Request
+from tests.servers.gates import Signers
 from tests.servers.s3 import S3, Keys
 
 CREDENTIALS_PATH: Final = "/credentials"
@@ -146,6 +147,8 @@ class TemporaryS3:
     sessions: Sessions
     service: CredentialService
     service_url: str
+    signers: Signers
+    service_signers: Signers
 
     @property
     def credentials_uri(self) -> str:
@@ -157,11 +160,14 @@ class TemporaryS3:
 def serve(store: S3, *, lifetime_seconds: float = 3600) -> Iterator[TemporaryS3]:
     sessions = Sessions(store.other_keys, lifetime_seconds=lifetime_seconds)
     service = CredentialService(sessions)
+    signers, service_signers = Signers(), Signers()
     with (
-        front.serve(store.port, gates=[sessions]) as gate,
-        front.serve(gates=[service]) as credentials,
+        front.serve(store.port, gates=[signers, sessions]) as gate,
+        front.serve(gates=[service_signers, service]) as credentials,
     ):
-        yield TemporaryS3(S3(gate.url), gate, sessions, service, credentials.url)
+        yield TemporaryS3(
+            S3(gate.url), gate, sessions, service, credentials.url, signers, service_signers
+        )
 
 
 def _refusal(status: int, code: str, message: str) -> Answer:
