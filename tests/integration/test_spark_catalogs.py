@@ -15,8 +15,9 @@ import pytest
 
 from calve.errors import InvalidRequest
 from calve.settings import Settings
-from calve.spark.conf import catalog_conf, java_properties, kinds_of, session_conf
+from calve.spark.conf import catalog_conf, kinds_of, session_conf
 from calve.spark.jars import pinned_jars
+from calve.spark.login import jvm_needs
 from calve.spark.truststore import trust_options
 from tests.servers.fixtures import ServeFront, ServeTemporaryS3
 from tests.servers.gates import Bearer, Vended
@@ -196,12 +197,12 @@ def test_a_database_that_java_cannot_open_is_refused_with_a_hint(
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_space_in_a_path_or_a_profile_stays_within_its_option(
+def test_a_space_in_a_path_stays_within_its_option(
     make_settings: MakeSettings, authority: Authority, tmp_path: Path
 ) -> None:
     settings = make_settings(catalog__properties__ssl__cabundle=str(authority.pem))
     trusted = trust_options(settings, tmp_path / "a lake")
-    options = [*trusted, "-Daws.profile=my profile", "-Dit's=x"]
+    options = [*trusted, "-Da.name=my name", "-Dit's=x"]
     conf = session_conf(settings, jars=[], java_options=options)
     assert " " in trusted[0]
     assert shlex.split(conf["spark.driver.extraJavaOptions"])[1:] == options
@@ -218,7 +219,6 @@ with Lake(load_settings(flags=json.loads(sys.argv[1]), environ={}).settings) as 
     print(json.dumps({
         "rows": spark.table("numbers").count(),
         "store": system.getProperty("javax.net.ssl.trustStore"),
-        "profile": system.getProperty("aws.profile"),
         "zone": system.getProperty("user.timezone"),
     }))
 """
@@ -228,11 +228,7 @@ def test_spark_starts_for_a_lake_in_a_directory_with_a_space(
     authority: Authority, tmp_path: Path
 ) -> None:
     data = tmp_path / "my lake's"
-    flags = {
-        "data": str(data),
-        "catalog.properties.ssl.cabundle": str(authority.pem),
-        "storage.profile": "my profile",
-    }
+    flags = {"data": str(data), "catalog.properties.ssl.cabundle": str(authority.pem)}
     run = subprocess.run(
         [sys.executable, "-c", IN_A_SPACE, json.dumps(flags)],
         capture_output=True, text=True, timeout=180, check=False, cwd=tmp_path,
@@ -242,17 +238,43 @@ def test_spark_starts_for_a_lake_in_a_directory_with_a_space(
     assert answer["rows"] == 3
     assert Path(answer["store"]).parent == data / "_calve" / "spark"
     assert Path(answer["store"]).is_file()
-    assert (answer["profile"], answer["zone"]) == ("my profile", "UTC")
+    assert answer["zone"] == "UTC"
+
+
+KEYS = {"storage__access_key_id": "id", "storage__secret_access_key": "key"}
+SIGNED = {
+    "catalog__type": "rest",
+    "catalog__uri": "http://h",
+    "catalog.properties.rest.sigv4-enabled": "true",
+}
+
+
+def jvm_properties(settings: Settings) -> dict[str, str]:
+    return {key: value for need in jvm_needs(settings) for key, value in need.properties.items()}
 
 
 def test_glue_gets_a_temporary_keys_token_too(make_settings: MakeSettings) -> None:
-    keys = {"storage__access_key_id": "id", "storage__secret_access_key": "key"}
     token = {"storage.properties.s3.session-token": "token"}
-    settings = make_settings(catalog__type="glue", storage__dsn="s3://b/p", **keys, **token)
-    assert java_properties(settings) == {
+    settings = make_settings(catalog__type="glue", storage__dsn="s3://b/p", **KEYS, **token)
+    assert jvm_properties(settings) == {
         "aws.accessKeyId": "id",
         "aws.secretAccessKey": "key",
         "aws.sessionToken": "token",
     }
-    without = make_settings(catalog__type="glue", storage__dsn="s3://b/p", **keys)
-    assert java_properties(without)["aws.sessionToken"] == ""
+    assert "key" not in str(jvm_needs(settings)).split("'")
+    without = make_settings(catalog__type="glue", storage__dsn="s3://b/p", **KEYS)
+    assert jvm_properties(without)["aws.sessionToken"] == ""
+
+
+def test_keys_of_the_settings_sign_for_spark_too(make_settings: MakeSettings) -> None:
+    conf = catalog_conf(make_settings(**SIGNED, **KEYS))
+    assert conf["spark.sql.catalog.calve.rest.access-key-id"] == "id"
+    assert conf["spark.sql.catalog.calve.rest.secret-access-key"] == "key"
+
+
+def test_a_login_that_the_user_gives_to_iceberg_is_left_alone(make_settings: MakeSettings) -> None:
+    own = {"catalog.properties.client.credentials-provider": "org.example.Provider"}
+    settings = make_settings(catalog__type="glue", storage__dsn="s3://b/p", **KEYS, **own)
+    assert jvm_needs(settings) == []
+    conf = catalog_conf(settings)
+    assert conf["spark.sql.catalog.calve.client.credentials-provider"] == "org.example.Provider"

@@ -16,6 +16,7 @@ from calve.errors import InvalidRequest
 from calve.settings import Settings, looks_secret
 from calve.settings.secret import SECRET_WORDS
 from calve.spark.jdbc import POSTGRESQL, SQLITE, database_kind, jdbc
+from calve.spark.login import catalog_login, signs_requests
 
 ICEBERG_EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 CATALOG_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
@@ -90,8 +91,7 @@ def kinds_of(settings: Settings) -> frozenset[str]:
     if settings.catalog.type == "sql":
         assert settings.catalog.uri is not None
         kinds.add("postgres" if database_kind(settings.catalog.uri) == POSTGRESQL else "sqlite")
-    signed = settings.catalog.properties.get("rest.sigv4-enabled", "").lower() == "true"
-    if settings.catalog.type == "glue" or signed or _is_s3(settings):
+    if settings.catalog.type == "glue" or signs_requests(settings) or _is_s3(settings):
         kinds.add("aws")
     return frozenset(kinds)
 
@@ -112,26 +112,13 @@ def catalog_conf(settings: Settings) -> dict[str, str]:
     return {prefix: CATALOG_CLASS, **conf, "spark.sql.defaultCatalog": settings.catalog.name}
 
 
-def java_properties(settings: Settings) -> dict[str, str]:
-    """What Iceberg's Glue and role clients take from nowhere else; secret, so set at run time."""
-    storage = settings.storage
-    takes_them = settings.catalog.type == "glue" or storage.role_arn
-    if not takes_them or not (storage.access_key_id and storage.secret_access_key):
-        return {}
-    return {
-        "aws.accessKeyId": storage.access_key_id,
-        "aws.secretAccessKey": storage.secret_access_key.reveal(),
-        # Empty, it takes back the one of another lake, which these keys do not go with.
-        "aws.sessionToken": storage.properties.get("s3.session-token", ""),
-    }
-
-
 def _catalog(settings: Settings) -> dict[str, str]:
     match settings.catalog.type:
         case "sql":
             return {**_database(settings), "warehouse": _warehouse(settings)}
         case "rest":
-            return {"type": "rest", "uri": _uri(settings), **REST_DEFAULTS}
+            login = catalog_login(settings) if signs_requests(settings) else {}
+            return {"type": "rest", "uri": _uri(settings), **REST_DEFAULTS, **login}
         case "glue":
             return _glue(settings)
         case "memory":
@@ -170,7 +157,7 @@ def _glue(settings: Settings) -> dict[str, str]:
         "default-namespace": "default__default",
         "warehouse": _warehouse(settings),
         **({} if _is_s3(settings) else {"io-impl": "org.apache.iceberg.hadoop.HadoopFileIO"}),
-        **_aws_login(settings),
+        **catalog_login(settings),
         **{key: value for key, value in given.items() if value},
     }
 
@@ -183,32 +170,9 @@ def _store(settings: Settings) -> dict[str, str]:
     return {
         "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
         "s3.path-style-access": "true" if storage.path_style else "false",
-        **_aws_login(settings),
+        **catalog_login(settings),
         **{key: value for key, value in given.items() if value},
     }
-
-
-def _aws_login(settings: Settings) -> dict[str, str]:
-    """How Iceberg's AWS client logs in; without any of these, as the machine offers."""
-    storage = settings.storage
-    login = {}
-    if storage.access_key_id and storage.secret_access_key and not storage.role_arn:
-        login = {
-            "s3.access-key-id": storage.access_key_id,
-            "s3.secret-access-key": storage.secret_access_key.reveal(),
-        }
-    if storage.role_arn:
-        login |= {
-            "client.factory": "org.apache.iceberg.aws.AssumeRoleAwsClientFactory",
-            "client.assume-role.arn": storage.role_arn,
-            "client.assume-role.region": storage.region or "us-east-1",
-            "client.assume-role.session-name": "calve",
-        }
-    elif storage.profile:
-        login["client.credentials-provider"] = (
-            "software.amazon.awssdk.auth.credentials.ProfileCredentialsProvider"
-        )
-    return login
 
 
 def _warehouse(settings: Settings) -> str:

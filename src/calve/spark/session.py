@@ -10,8 +10,9 @@ import importlib.resources
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -28,14 +29,15 @@ from calve.spark.conf import (
     ICEBERG_EXTENSIONS,
     catalog_conf,
     is_local,
-    java_properties,
     kinds_of,
     session_conf,
     without_secrets,
 )
 from calve.spark.jars import JarCache, needed_jars
 from calve.spark.java import find_java
+from calve.spark.login import jvm_needs
 from calve.spark.process import SparkProcess
+from calve.spark.shared_login import shared_login
 from calve.spark.translate import SPARK_ERRORS, first_line, translating_spark
 from calve.spark.truststore import trust_options
 
@@ -87,10 +89,13 @@ class LakeSpark:
         if session is not None:
             _require_session(session)
         self._own: SparkProcess | None = None
+        self._logout: Callable[[], None] | None = None
         try:
             with translating_spark() if session is None else _refusing_session():
                 self.session = self._own_session(settings) if session is None else session
-                _set_up(self.session, conf, java_properties(settings))
+                self._log_in(settings)
+                for key, value in conf.items():
+                    self.session.conf.set(key, value)
         except BaseException:
             self.close()
             raise
@@ -100,6 +105,9 @@ class LakeSpark:
         return self._own is None or self._own.is_alive()
 
     def close(self) -> None:
+        logout, self._logout = self._logout, None
+        if logout is not None:
+            logout()
         own, self._own = self._own, None
         if own is not None:
             _shared.release(own)
@@ -108,12 +116,11 @@ class LakeSpark:
         self._own = _shared.acquire(settings)
         return SparkSession(self._own.context).newSession()
 
-
-def _set_up(session: SparkSession, conf: dict[str, str], properties: dict[str, str]) -> None:
-    for key, value in conf.items():
-        session.conf.set(key, value)
-    for key, value in properties.items():
-        _jvm(session).java.lang.System.setProperty(key, value)
+    def _log_in(self, settings: Settings) -> None:
+        needs = jvm_needs(settings) if "aws" in kinds_of(settings) else []
+        login = shared_login(self.session)
+        login.claim(needs)
+        self._logout = partial(login.release, needs)
 
 
 def _start(settings: Settings) -> SparkProcess:
@@ -130,7 +137,6 @@ def _start(settings: Settings) -> SparkProcess:
         options = [
             f"-Dlog4j2.configurationFile={config.as_uri()}",
             *trust_options(settings, layout.own / "spark"),
-            *([f"-Daws.profile={settings.storage.profile}"] if settings.storage.profile else []),
         ]
         conf = session_conf(settings, jars=jars, java_options=options)
         with _open_log(layout.spark_log) as log:
