@@ -26,8 +26,9 @@ from calve.lake import Lake
 from calve.settings import Settings
 from calve.spark.conf import catalog_conf
 from tests.servers.fixtures import ServeFront, ServeTemporaryS3
-from tests.servers.gates import Signers
-from tests.servers.glue import Glue
+from tests.servers.gates import Signed, Signers
+from tests.servers.glue import CATALOG_ID, Glue
+from tests.servers.rest import Rest
 from tests.servers.s3 import ADMIN, S3, WRITER
 from tests.servers.sessions import ROLE_ARN, TemporaryS3
 
@@ -69,6 +70,11 @@ class Servers:
 
     def flags(self, catalog: str, *, role: bool) -> Flags:
         store = self.temporary.store if role else self.store
+        glue = {
+            "catalog.type": "glue",
+            "catalog.uri": self.glue_url,
+            "catalog.properties.glue.id": CATALOG_ID,
+        }
         return {
             "storage.dsn": f"s3://{store.bucket}/{uuid4().hex}",
             "storage.endpoint": store.endpoint,
@@ -76,7 +82,7 @@ class Servers:
             "storage.path_style": True,
             "retry.max_attempts": 2,
             **({"storage.role_arn": ROLE_ARN} if role else {}),
-            **({"catalog.type": "glue", "catalog.uri": self.glue_url} if catalog == "glue" else {}),
+            **(glue if catalog == "glue" else {}),
         }
 
 
@@ -189,6 +195,21 @@ def test_spark_with_a_profile(
     assert servers.glue.seen(in_spark=True) == (AS_ADMIN if catalog == "glue" else set())
 
 
+def test_spark_signs_for_a_rest_catalog_with_the_keys_of_the_settings(
+    jvm: Any, rest_server: Rest, serve_front: ServeFront, make: Callable[[Flags], Settings]
+) -> None:
+    signed = Signed(access_key="base", region="eu-west-1", service="glue")
+    properties = {"sigv4-enabled": "true", "signing-region": "eu-west-1", "signing-name": "glue"}
+    flags: Flags = {
+        "catalog.type": "rest",
+        "catalog.uri": serve_front(rest_server.port, gates=[signed]).url,
+        **{f"catalog.properties.rest.{name}": value for name, value in properties.items()},
+    }
+    with Lake(make(flags | BASE_KEYS)) as lake:
+        assert both_ways(lake) == [1, 2]
+    assert signed.refused == 0
+
+
 def test_spark_renews_a_role_while_work_goes_on(
     jvm: Any, servers: Servers, make: Callable[[Flags], Settings]
 ) -> None:
@@ -218,7 +239,9 @@ def test_lakes_that_share_spark_agree_on_the_login_that_the_jvm_has(
 
     with ExitStack() as opened:
         assert both_ways(lake(ADMIN_KEYS)) == [1, 2]
-        assert both_ways(lake(ADMIN_KEYS)) == [1, 2]
+        alike = lake(ADMIN_KEYS)
+        assert both_ways(alike) == [1, 2]
+        assert ADMIN.secret_key not in str(alike.spark().sql("set").collect())
         # Its keys go with its catalog.
         writer: Flags = {
             "storage.access_key_id": WRITER.access_key,

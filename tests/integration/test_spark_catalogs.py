@@ -1,4 +1,4 @@
-"""Spark opens what Python opens, from the same settings: with TLS, logins, vended keys, and Glue."""
+"""Spark opens what Python opens, from the same settings: with TLS, logins and vended keys."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from calve.spark.login import jvm_needs
 from calve.spark.truststore import trust_options
 from tests.servers.fixtures import ServeFront, ServeTemporaryS3
 from tests.servers.gates import Bearer, Vended
-from tests.servers.glue import Glue
 from tests.servers.rest import Rest
-from tests.servers.s3 import S3
 from tests.servers.tls import Authority
 
 MakeSettings = Callable[..., Settings]
@@ -98,27 +96,6 @@ def test_rest_with_tls_client_credentials_and_vended_keys(
     assert bearer.client_secret not in str(answer["conf"])
     assert set(vended.delegations) == {"vended-credentials"}
     assert temporary.sessions.refused == 0
-
-
-@pytest.mark.usefixtures("all_jars")
-def test_glue_with_s3(glue_server: Glue, s3_server: S3, tmp_path: Path) -> None:
-    answer = both_ways(
-        {
-            "catalog.type": "glue",
-            "catalog.uri": glue_server.endpoint,
-            "catalog.properties.glue.id": glue_server.catalog_id,
-            "storage.dsn": f"s3://{s3_server.bucket}/{uuid4().hex}",
-            "storage.endpoint": s3_server.endpoint,
-            "storage.region": s3_server.region,
-            "storage.path_style": True,
-            "storage.access_key_id": s3_server.keys.access_key,
-            "storage.secret_access_key": s3_server.keys.secret_key,
-        },
-        tmp_path,
-        "default__default",
-    )
-    assert answer["python"] == answer["spark"] == [1, 2, 3]
-    assert s3_server.keys.secret_key not in str(answer["conf"])
 
 
 def jdbc_of(settings: Settings) -> dict[str, str]:
