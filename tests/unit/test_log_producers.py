@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from calve.errors import Conflict, InvalidRequest
 from calve.wal import Acknowledgement, Log, LogOptions, Stream
@@ -156,3 +158,98 @@ def test_a_history_with_pieces_and_gaps_names_no_wrong_offsets() -> None:
     history.add(4, OffsetPair(9, 10))
     history.add(5, OffsetPair(10, 12))
     assert [history.find(n) for n in (0, 1, 3, 4, 5)] == [None, None, None, (9, 10), (10, 12)]
+
+
+def fill(memory: ProducerMemory, stream: int, names: range) -> None:
+    for name in names:
+        memory.record(ProducerKey(stream, f"p{name}"), 0, OffsetPair(0, 1))
+
+
+def known(memory: ProducerMemory, stream: int) -> list[str]:
+    return [key.producer for key, _ in memory.items() if key.stream == stream]
+
+
+def test_a_flood_of_producers_pushes_out_its_own_only() -> None:
+    memory = ProducerMemory(12)
+    fill(memory, 1, range(3))
+    fill(memory, 2, range(2))
+    fill(memory, 3, range(1000))
+    assert known(memory, 1) == ["p0", "p1", "p2"]
+    assert known(memory, 2) == ["p0", "p1"]
+    assert known(memory, 3) == [f"p{i}" for i in range(993, 1000)]
+    assert len(memory) == 12
+
+
+def test_a_newcomer_takes_from_the_stream_that_has_most_up_to_its_share() -> None:
+    memory = ProducerMemory(12)
+    fill(memory, 1, range(9))
+    fill(memory, 2, range(3))
+    fill(memory, 3, range(100))
+    assert known(memory, 1) == ["p4", "p5", "p6", "p7", "p8"]
+    assert known(memory, 2) == ["p0", "p1", "p2"]
+    assert known(memory, 3) == ["p96", "p97", "p98", "p99"]
+
+
+def test_with_more_streams_than_places_the_silent_one_is_forgotten() -> None:
+    memory = ProducerMemory(3)
+    for stream in range(1, 6):
+        fill(memory, stream, range(1))
+    assert [key.stream for key, _ in memory.items()] == [3, 4, 5]
+    fill(memory, 3, range(1))
+    fill(memory, 6, range(1))
+    assert [key.stream for key, _ in memory.items()] == [5, 3, 6]
+
+
+def test_a_memory_that_was_made_smaller_forgets_down_to_its_bound() -> None:
+    large = ProducerMemory(20)
+    fill(large, 1, range(15))
+    fill(large, 2, range(2))
+    small = ProducerMemory(5)
+    small.restore(large.items())
+    fill(small, 1, range(15, 16))
+    assert len(small) == 5
+    assert known(small, 2) == ["p0", "p1"]
+    assert known(small, 1) == ["p13", "p14", "p15"]
+
+
+def test_a_topics_flood_leaves_the_producers_of_others_through_a_restart(tmp_path: Path) -> None:
+    with Log(tmp_path / "wal", OPTIONS, background=False) as log:
+        log.create_streams([(TOPIC, 0, 0), (TOPIC, 1, 0)])  # type: ignore[list-item]
+        first = [send(log, i, "quiet", partition=1) for i in range(3)]
+        for i in range(40):
+            send(log, 0, f"loud {i}")
+        log.rotate()
+        for i in range(40, 80):
+            send(log, 0, f"loud {i}")
+    with Log(tmp_path / "wal", OPTIONS, background=False) as log:
+        for i in range(40):
+            send(log, 0, f"louder {i}")
+        assert len(log._journal.state.producers) == OPTIONS.producers_max
+        for i in range(3):
+            assert send(log, i, "quiet", partition=1) == first[i]._replace(is_repeat=True)
+        assert not send(log, 3, "quiet", partition=1).is_repeat
+
+
+@given(
+    heard=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 8)), max_size=120),
+    cut=st.integers(0, 120),
+)
+def test_whatever_is_heard_shares_are_kept_and_a_restart_changes_nothing(
+    heard: list[tuple[int, int]], cut: int
+) -> None:
+    memory, again = ProducerMemory(7), ProducerMemory(7)
+    for at, (stream, name) in enumerate(heard):
+        if at == cut:
+            again.restore(list(memory.items()))
+        before = dict.fromkeys(key for key, _ in memory.items())
+        fill(memory, stream, range(name, name + 1))
+        if at >= cut:
+            fill(again, stream, range(name, name + 1))
+            assert [key for key, _ in again.items()] == [key for key, _ in memory.items()]
+        after = {key for key, _ in memory.items()}
+        streams = {key.stream for key in after} | {stream}
+        assert len(memory) <= 7
+        assert ProducerKey(stream, f"p{name}") in after
+        for gone in set(before) - after:
+            had = sum(key.stream == gone.stream for key in before)
+            assert had > 7 // len(streams) or gone.stream == stream

@@ -1,8 +1,8 @@
 """What the log remembers of its producers, so that a retry is not appended twice.
 
 Per stream and producer: the offsets of the last 256 sequences. A sequence begins at 0 and has no
-gaps. How many producers are remembered is bounded; the one that was silent longest is forgotten,
-and is told so when it comes back. Holds no locks and does no input or output.
+gaps. How many producers are remembered is bounded, and shared fairly between streams; one that is
+forgotten is told so when it comes back. Holds no locks and does no input or output.
 """
 
 from __future__ import annotations
@@ -68,9 +68,20 @@ class History:
 
 
 class ProducerMemory:
+    """At most `producers_max` producers of all streams together.
+
+    A stream's share is that number divided by the streams that have producers. Over the bound, a
+    stream that has more than its share forgets its own producer that was silent longest; one that
+    has not takes a place from the stream that has most. So a flood in one stream pushes out its
+    own, and what is within a share stays. With more streams than places, whoever was silent
+    longest goes. Who is forgotten follows from the contents and their order alone, so that a log
+    that is replayed forgets the same producers as the one that was running.
+    """
+
     def __init__(self, producers_max: int) -> None:
         self._producers_max = producers_max
-        self._histories: OrderedDict[ProducerKey, History] = OrderedDict()
+        self._histories: OrderedDict[ProducerKey, History] = OrderedDict()  # as they were heard
+        self._by_stream: dict[int, OrderedDict[ProducerKey, None]] = {}
 
     def __len__(self) -> int:
         return len(self._histories)
@@ -84,25 +95,52 @@ class ProducerMemory:
         return None if history is None else history.find(sequence)
 
     def record(self, key: ProducerKey, sequence: int, offsets: OffsetPair) -> None:
-        """Remember an append. Only this decides who was silent longest, so that a log that is
-        replayed forgets the same producers as the one that was running."""
+        """Remember an append. Only this decides who was silent longest."""
         history = self._histories.get(key)
         if history is None:
-            history = self._histories[key] = History()
+            history = History()
         history.add(sequence, offsets)
+        self._hear(key, history)
+        while len(self._histories) > self._producers_max:
+            self._forget(self._one_too_many(key.stream))
+
+    def _hear(self, key: ProducerKey, history: History) -> None:
+        self._histories[key] = history
         self._histories.move_to_end(key)
-        if len(self._histories) > self._producers_max:
-            self._histories.popitem(last=False)
+        of_stream = self._by_stream.setdefault(key.stream, OrderedDict())
+        of_stream[key] = None
+        of_stream.move_to_end(key)
+
+    def _one_too_many(self, heard: int) -> ProducerKey:
+        """Whom to forget after a producer of the stream `heard` was remembered."""
+        streams = self._by_stream
+        if len(streams) > self._producers_max:
+            return next(iter(self._histories))
+        crowded = heard
+        if len(streams[heard]) <= self._producers_max // len(streams):
+            # A search through all of them, but a stream fills its share only once.
+            crowded = max(streams, key=lambda stream: (len(streams[stream]), stream))
+        return next(iter(streams[crowded]))
+
+    def _forget(self, key: ProducerKey) -> None:
+        del self._histories[key]
+        of_stream = self._by_stream[key.stream]
+        del of_stream[key]
+        if not of_stream:
+            del self._by_stream[key.stream]
 
     def forget_stream(self, stream: int) -> None:
-        for key in [key for key in self._histories if key.stream == stream]:
+        for key in self._by_stream.pop(stream, ()):
             del self._histories[key]
 
     def items(self) -> Iterator[tuple[ProducerKey, History]]:
         return iter(self._histories.items())
 
     def restore(self, entries: Iterable[tuple[ProducerKey, History]]) -> None:
-        self._histories = OrderedDict(entries)
+        self._histories.clear()
+        self._by_stream.clear()
+        for key, history in entries:
+            self._hear(key, history)
 
 
 def refuse_gap(key: ProducerKey, *, last: int, sequence: int) -> Conflict:
