@@ -57,7 +57,7 @@ def refused(call):
 log = Log(Path(sys.argv[1]), LogOptions(free_bytes_min=0), background=len(sys.argv) > 2)
 stream = log.create_stream(TOPIC)
 log.append(stream, rows(0))
-log._leader.acquire()  # as if another thread wrote at that moment
+log._leader._lead.acquire()  # as if another thread wrote at that moment
 waits = os.pipe()
 child = os.fork()
 if child == 0:
@@ -74,7 +74,7 @@ if child == 0:
     log.close()
     log.close()
     os._exit(0 if all_refused else 1)
-log._leader.release()
+log._leader._lead.release()
 log.append(stream, rows(1, 3))
 os.write(waits[1], b"x")
 assert os.waitpid(child, 0)[1] == 0

@@ -147,10 +147,10 @@ def test_an_idle_segment_is_sealed_so_that_it_can_go(tmp_path: Path, clock: Hand
     stream = log.create_stream(TOPIC)
     log.append(stream, rows(0))
     clock.seconds = 59
-    log._do_what_is_due()
+    log._leader._do_what_is_due()
     assert segments(log) == 1
     clock.seconds = 61
-    log._do_what_is_due()
+    log._leader._do_what_is_due()
     assert segments(log) == 2
     clock.seconds = 130
     assert log.trim({stream.id: 1}) == 1

@@ -7,7 +7,7 @@ happened.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from calve.errors import CalveError, NotFound
 from calve.wal.frame import COPIES, MAGIC, VERSION, Flag, Header, Kind, checksum, pack, padding
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from calve.wal.files import Bytes
     from calve.wal.payload import EncodedPart, EncodedSchema
     from calve.wal.state import LogState
+
+OFFSET_MAX: Final = (1 << 63) - 1
 
 _NOTHING = memoryview(b"")
 
@@ -99,7 +101,7 @@ class Group:
         if first is None:
             first = self._state.next_offsets[number]
         offset = first
-        parts = append.encoded()
+        parts = append.encode()
         for part in parts:
             self._add_schema(part.schema)
         last = parts[-1]

@@ -6,7 +6,7 @@ cannot know any more what is on the disk. Has no threads and takes no locks.
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from calve.errors import CalveError, Fenced, UnknownOutcome
@@ -18,7 +18,9 @@ from calve.wal.retention import DiskBound, Retention, refuse_failed_write
 from calve.wal.writer import Broken, NotWritten, create_segment, next_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
     from uuid import UUID
 
     from calve.clock import Clock
@@ -37,6 +39,7 @@ class Journal:
         self.identity = opened.identity
         self.state = opened.state
         self._stopped: str | None = None
+        self._guard = _Guard(self)
         self._files = files
         self._layout = layout
         self._options = options
@@ -58,7 +61,7 @@ class Journal:
 
         What is not bounded may be written to a full log: it is small and helps to empty it.
         """
-        with self._guarded():
+        with self._guard:
             if is_bounded:
                 self._require_room(bytes_bound)
             self._rotate_if_full(bytes_bound)
@@ -66,16 +69,19 @@ class Journal:
         return Group(self.state, segment.place(), segment.schemas, self._now_us())
 
     def write(self, group: Group) -> None:
-        """Write a group, and sync it where every acknowledgement waits for that."""
         if not group.frames:
             return
-        with self._guarded():
+        with self._guard:
             self._segment.write(group)
+            apply = self.state.apply
             for planned in group.frames:
-                self.state.apply(*planned)
+                apply(*planned)
             self._last_append_at = self._clock.monotonic()
-            if self._is_sync_due():
-                self._sync()
+
+    def sync_if_due(self) -> None:
+        """Sync what was written, where acknowledgements wait for that."""
+        if self._is_sync_due():
+            self.sync()
 
     def _is_sync_due(self) -> bool:
         if self._options.sync_mode == "periodic":
@@ -103,19 +109,17 @@ class Journal:
         self.sync()
 
     def sync(self) -> None:
-        with self._guarded():
-            if self._segment.durable != self._segment.position:
-                self._sync()
-
-    def _sync(self) -> None:
-        self._segment.sync()
-        self._last_sync_at = self._clock.monotonic()
-        self._publish(self._durable.publish)
+        if self._segment.durable == self._segment.position:
+            return
+        with self._guard:
+            self._segment.sync()
+            self._last_sync_at = self._clock.monotonic()
+            self._publish(self._durable.publish)
 
     def persist_durable_end(self) -> None:
         """Put the published end on the disk, so that damage before it is known as such."""
         if not self._durable.is_persisted:
-            with self._guarded():
+            with self._guard:
                 self._publish(self._durable.persist)
 
     def _publish(self, publish: Callable[[DurableEnd], None]) -> None:
@@ -130,7 +134,7 @@ class Journal:
     def rotate(self) -> None:
         """Seal the open segment and begin the next, unless it is empty."""
         if not self._segment.is_empty:
-            with self._guarded():
+            with self._guard:
                 self._rotate()
 
     def _rotate(self) -> None:
@@ -159,7 +163,7 @@ class Journal:
             self._rotate()
 
     def trim(self, committed: Mapping[UUID, int]) -> int:
-        with self._guarded():
+        with self._guard:
             self._retention.tell(committed, self.state)
             hot_us = int(self._options.hot_window_seconds * 1_000_000)
             return self._remove_committed(older_than_us=self._now_us() - hot_us)
@@ -197,10 +201,16 @@ class Journal:
         return int(self._clock.now().timestamp() * 1_000_000)
 
     @property
+    def directory(self) -> Path:
+        return self._layout.root
+
+    @property
     def failure(self) -> Fenced | None:
-        """Why the log stopped. A new object each time: one that is raised keeps its tracebacks."""
-        if self._stopped is None:
-            return None
+        """Why the log stopped, if it did."""
+        return None if self._stopped is None else self.refusal()
+
+    def refusal(self) -> Fenced:
+        """A new object each time: one that is raised keeps its tracebacks."""
         return Fenced(
             f"the log in {self._layout.root} stopped: {self._stopped}",
             hint="nothing was acknowledged since; open the log again, which looks at what "
@@ -208,26 +218,8 @@ class Journal:
         )
 
     def require_usable(self) -> None:
-        failure = self.failure
-        if failure is not None:
-            raise failure
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """What the disk refused, as what the caller must do."""
-        self.require_usable()
-        try:
-            yield
-        except NotWritten as error:
-            raise refuse_failed_write(error.cause) from error
-        except (Broken, OSError) as error:
-            self.fence(str(error))
-            raise unknown_outcome(str(error)) from error
-        except CalveError:
-            raise
-        except BaseException as error:
-            self.fence(f"it was interrupted by {type(error).__name__}")
-            raise
+        if self._stopped is not None:
+            raise self.refusal()
 
     def fence(self, reason: str) -> None:
         """Stop for good; the first reason stays."""
@@ -244,6 +236,33 @@ class Journal:
             self._segment.close()
             self._durable.close()
             self._lock.release()
+
+
+class _Guard:
+    """Around whatever touches the disk: what it refused, as what the caller must do."""
+
+    __slots__ = ("_journal",)
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def __enter__(self) -> None:
+        self._journal.require_usable()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None or isinstance(error, CalveError):
+            return
+        if isinstance(error, NotWritten):
+            raise refuse_failed_write(error.cause) from error
+        if isinstance(error, Broken | OSError):
+            self._journal.fence(str(error))
+            raise unknown_outcome(str(error)) from error
+        self._journal.fence(f"it was interrupted by {type(error).__name__}")
 
 
 def unknown_outcome(reason: str) -> UnknownOutcome:

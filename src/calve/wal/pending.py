@@ -1,25 +1,33 @@
-"""An append on its way: what to write, and a handle to wait on until it is acknowledged."""
+"""An append on its way: what to write, and a handle to wait on until it is acknowledged.
+
+Takes no locks: a handle is finished by whoever leads, and those who wait for it wait for its
+batch. Callbacks are run where no lock is held.
+"""
 
 from __future__ import annotations
 
 import logging
+import operator
 import threading
-from collections import deque
 from copy import copy
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+import pyarrow as pa
+
 from calve.errors import CalveError, InvalidRequest, Unavailable
-from calve.wal.payload import bytes_estimate, encode
+from calve.wal.frame import PRODUCER_BYTES_MAX
+from calve.wal.payload import Rejected, bytes_estimate, encode, require_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from calve.wal.backlog import Batch
     from calve.wal.payload import EncodedPart, Part, SchemaCache
     from calve.wal.state import Stream
 
 _log = logging.getLogger(__name__)
-_making_locks = threading.Lock()
 _OVERHEAD_BYTES: Final = 2048  # header, padding, Arrow's own metadata, a schema now and then
+_SEQUENCE_MAX: Final = (1 << 63) - 1
 
 
 class Producer(NamedTuple):
@@ -27,6 +35,24 @@ class Producer(NamedTuple):
 
     id: str
     sequence: int
+    encoded: bytes
+
+    @classmethod
+    def of(cls, producer: str | None, sequence: int | None) -> Producer:
+        """What a caller gave, once it is known to fit into a frame."""
+        if producer is None or sequence is None:
+            raise InvalidRequest("producer and sequence come together or not at all")
+        try:
+            encoded, number = producer.encode(), operator.index(sequence)
+        except (TypeError, AttributeError, UnicodeEncodeError) as error:
+            raise InvalidRequest(
+                f"a producer's id is text and its sequence a whole number: {error}"
+            ) from error
+        if not 0 < len(encoded) <= PRODUCER_BYTES_MAX:
+            raise InvalidRequest(f"a producer's id has 1 to {PRODUCER_BYTES_MAX} bytes")
+        if not 0 <= number <= _SEQUENCE_MAX:
+            raise InvalidRequest("a producer's sequence begins at 0 and counts up")
+        return cls(producer, number, encoded)
 
 
 class Acknowledgement(NamedTuple):
@@ -59,59 +85,57 @@ class PendingAppend:
     """Returned by `Log.submit`. Safe to share between threads."""
 
     __slots__ = (
-        "_callbacks", "_encoded", "_error", "_is_done", "_leader", "_lock", "_result", "_rows",
-        "bytes_bound", "producer", "producer_bytes", "sequence", "stream",
+        "_callbacks", "_encoded", "_error", "_leader", "_result", "_rows",
+        "batch", "bytes_bound", "is_done", "producer", "producer_bytes", "sequence", "stream",
     )  # fmt: skip
 
     def __init__(
-        self,
-        stream: Stream,
-        rows: Sequence[Part],
-        producer: Producer | None,
-        leader: Leader,
+        self, stream: Stream, rows: Sequence[Part], producer: Producer | None, leader: Leader
     ) -> None:
         self.stream = stream
-        self.producer = None if producer is None else producer.id
-        self.sequence = 0 if producer is None else producer.sequence
-        self.producer_bytes = b"" if self.producer is None else self.producer.encode()
-        self.bytes_bound = sum([bytes_estimate(part) + _OVERHEAD_BYTES for part in rows])
+        self.producer: str | None = None
+        self.sequence = 0
+        self.producer_bytes = b""
+        if producer is not None:
+            self.producer, self.sequence, self.producer_bytes = producer
+        bytes_bound = 0
+        for part in rows:
+            bytes_bound += bytes_estimate(part) + _OVERHEAD_BYTES
+        self.bytes_bound = bytes_bound
+        self.batch: Batch | None = None  # set by the backlog
         self._rows = rows
         self._encoded: Sequence[EncodedPart] | None = None
         self._leader = leader
-        self._is_done = False
+        self.is_done = False
         self._result: Acknowledgement | None = None
         self._error: CalveError | None = None
-        self._lock: threading.Lock | None = None
-        self._callbacks: deque[Callable[[PendingAppend], None]] | None = None
+        self._callbacks: list[Callable[[PendingAppend], None]] = []
 
-    def encode(self) -> None:
-        """Make the frames' payloads. Whatever fails here is this caller's alone."""
-        try:
-            self._encoded = [encode(part, self._leader.schemas) for part in self._rows]
-        except CalveError:
-            raise
-        except Exception as error:
-            raise InvalidRequest(
-                f"the rows cannot be written: {type(error).__name__}: {error}"
-            ) from error
-        self._rows = ()
-
-    def encoded(self) -> Sequence[EncodedPart]:
+    def encode(self) -> Sequence[EncodedPart]:
+        """Make the frames' payloads, once. Whatever fails here is this caller's alone."""
         if self._encoded is None:
-            self.encode()
-        assert self._encoded is not None
+            schemas = self._leader.schemas
+            try:
+                self._encoded = [encode(part, schemas) for part in self._rows]
+            except CalveError:
+                raise
+            except Exception as error:
+                raise InvalidRequest(
+                    f"the rows cannot be written: {type(error).__name__}: {error}"
+                ) from error
+            self._rows = ()
         return self._encoded
 
     @property
-    def is_done(self) -> bool:
-        return self._is_done
+    def has_callbacks(self) -> bool:
+        return bool(self._callbacks)
 
     def wait(self, timeout_seconds: float | None = None) -> Acknowledgement:
         """Return when the rows are safe under the sync mode, or raise what prevented it."""
-        if not self._is_done:
+        if not self.is_done:
             self._leader.lead_for(self)
-        if not self._is_done:
-            self._block(timeout_seconds)
+            if not self.is_done:
+                self._block(timeout_seconds)
         if self._error is not None:
             # A copy: many may wait, and each raise adds its traceback to the object.
             raise copy(self._error) from self._error.__cause__
@@ -119,60 +143,64 @@ class PendingAppend:
         return self._result
 
     def _block(self, timeout_seconds: float | None) -> None:
-        lock = self._waiters_lock()
-        # From here on either `_finish` sees the lock, or this thread sees `_is_done`.
-        while not self._is_done:
-            if not lock.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds):
-                raise Unavailable(
-                    f"no acknowledgement within {timeout_seconds} s",
-                    hint="the rows may still arrive: wait again on the same handle",
-                )
-            lock.release()  # for whoever else waits on this handle
-
-    def _waiters_lock(self) -> threading.Lock:
-        with _making_locks:
-            if self._lock is None:
-                lock = threading.Lock()
-                lock.acquire()
-                self._lock = lock
-            return self._lock
+        assert self.batch is not None
+        if not self.batch.wait(timeout_seconds) and not self.is_done:
+            raise Unavailable(
+                f"no acknowledgement within {timeout_seconds} s",
+                hint="the rows may still arrive: wait again on the same handle",
+            )
 
     def add_done_callback(self, callback: Callable[[PendingAppend], None]) -> None:
-        """Call back once, from whichever thread finishes the append; at once if it is done."""
-        with _making_locks:
-            if self._callbacks is None:
-                self._callbacks = deque()
-            self._callbacks.append(callback)
-        if self._is_done:
-            self._call_back()
+        """Call back once, from whichever thread finishes the append; at once if it is done.
+
+        No lock of the log is held meanwhile, so a callback may use the log in any way. A slow one
+        delays other callbacks, but no write.
+        """
+        self._callbacks.append(callback)
+        if self.is_done:
+            self.call_back()
         else:
             self._leader.wake()
 
     def succeed(self, result: Acknowledgement) -> None:
+        """The leader's, before it opens the batch."""
         self._result = result
-        self._finish()
+        self._rows = self._encoded = ()
+        self.is_done = True
 
     def fail(self, error: CalveError) -> None:
         self._error = error
-        self._finish()
-
-    def _finish(self) -> None:
         self._rows = self._encoded = ()
-        self._is_done = True
-        if self._lock is not None:
-            self._lock.release()
-        if self._callbacks:
-            self._call_back()
+        self.is_done = True
 
-    def _call_back(self) -> None:
-        assert self._callbacks is not None
+    def call_back(self) -> None:
+        """Run the callbacks that nobody has run yet. Not for holders of a lock."""
         while self._callbacks:
             try:
-                callback = self._callbacks.popleft()
+                callback = self._callbacks.pop(0)
             except IndexError:
                 return  # another thread was faster
             try:
                 callback(self)
-            except Exception:  # noqa: BLE001
-                # A caller's mistake must not keep the acknowledgement from the others.
+            except BaseException as error:
+                # A caller's mistake must not keep the others from their acknowledgements.
                 _log.exception("a callback of an append failed")
+                if not isinstance(error, Exception) and _is_main_thread():
+                    raise  # the user's interrupt
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def parts_of(rows: Part | Sequence[Part]) -> Sequence[Part]:
+    """The parts of one append, none of them empty."""
+    if isinstance(rows, pa.RecordBatch):
+        require_rows(rows)
+        return (rows,)
+    if not rows:
+        raise InvalidRequest("an append needs at least one row")
+    parts: Sequence[Part] = (rows,) if isinstance(rows[0], Rejected) else rows
+    for part in parts:
+        require_rows(part)
+    return parts

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from calve.wal.durable import DurableEnd, write_all
 from calve.wal.files import IOVECS_MAX
-from calve.wal.group import Group, Place, Planned
+from calve.wal.group import Group, Place
 from calve.wal.index import SegmentIndex
 from calve.wal.layout import temporary
 from calve.wal.segment import SegmentHeader, encode_seal, encode_start, new_salt
@@ -83,14 +83,12 @@ class OpenSegment:
     def write(self, group: Group) -> None:
         """Append a group, or raise NotWritten with nothing changed."""
         self._write_or_cut(group.buffers)
+        add = self.index.add
         for planned in group.frames:
-            self._take_in(planned)
+            add(planned.header)
         self.schemas |= group.new_schemas
         self.position = group.position
         self._previous = (group.previous_stream, group.previous_end)
-
-    def _take_in(self, planned: Planned) -> None:
-        self.index.add(planned.header)
 
     def _write_or_cut(self, buffers: Sequence[Bytes]) -> None:
         try:
@@ -203,11 +201,11 @@ def write_buffers(file: File, position: int, buffers: Sequence[Bytes]) -> None:
     """Write all of it. Small pieces are joined first: one copy is cheaper than many vectors."""
     for part in _vectors(buffers):
         _write_vector(file, position, part)
-        position += sum(len(piece) for piece in part)
+        position += sum(map(len, part))
 
 
 def _vectors(buffers: Sequence[Bytes]) -> Sequence[Sequence[Bytes]]:
-    if sum(len(buffer) for buffer in buffers) <= _JOINED_BYTES_MAX:
+    if sum(map(len, buffers)) <= _JOINED_BYTES_MAX:
         return [[b"".join(buffers)]]
     return [buffers[i : i + IOVECS_MAX] for i in range(0, len(buffers), IOVECS_MAX)]
 

@@ -1,0 +1,166 @@
+"""Who writes for whom: outcomes that are held back under load reach everybody, whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from calve.errors import CalveError, Unavailable, UnknownOutcome
+from calve.wal import Log, LogOptions, PendingAppend
+from tests.fakes.disk import SimulatedDisk
+from tests.fakes.oracle import TOPIC, rows
+
+OPTIONS = LogOptions(free_bytes_min=0, group_bytes_max=1)  # each append is a group of its own
+ENOSPC = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
+@pytest.fixture
+def log(disk: SimulatedDisk) -> Log:
+    log = Log(Path("/wal"), OPTIONS, files=disk, background=False)
+    log.create_stream(TOPIC)
+    log._leader._thread = threading.current_thread()  # the test is the log's thread
+    return log
+
+
+def submit(log: Log, count: int) -> list[PendingAppend]:
+    return [log.submit(log.stream(TOPIC), rows(i)) for i in range(count)]
+
+
+def lead(log: Log) -> None:
+    """What the log's thread does once under load."""
+    log._leader._write_under_load()
+
+
+def test_under_load_an_outcome_is_told_when_the_next_group_is_written(
+    log: Log, disk: SimulatedDisk
+) -> None:
+    handles = submit(log, 3)
+    told: list[tuple[str, list[bool]]] = []
+    disk.fault = lambda operation, _: told.append((operation, [h.is_done for h in handles]))
+    for _ in handles:
+        lead(log)
+    syncs = [done for operation, done in told if operation == "sync"]
+    assert syncs == [[False, False, False], [True, False, False], [True, True, False]]
+    assert [handle.wait(5).first for handle in handles] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("operation", "error"), [("write", Unavailable), ("sync", UnknownOutcome)])
+def test_what_was_held_back_is_told_when_the_next_group_fails(
+    log: Log, disk: SimulatedDisk, operation: str, error: type[CalveError]
+) -> None:
+    first, second, third = submit(log, 3)
+    lead(log)
+    assert not first.is_done
+    faults = [ENOSPC]
+
+    def fault(found: str, _: SimulatedDisk) -> None:
+        if found == operation and faults:
+            raise faults.pop()
+
+    disk.fault = fault
+    lead(log)
+    with pytest.raises(error):
+        second.wait(5)
+    lead(log)
+    assert first.wait(5).first == 0
+    assert third.is_done
+
+
+def test_what_was_held_back_is_told_when_the_leader_is_interrupted(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = submit(log, 3)
+    lead(log)
+
+    def interrupt(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("calve.wal.group.Group.add", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        lead(log)
+    assert first.wait(5).first == 0
+    with pytest.raises(UnknownOutcome):
+        second.wait(5)
+    assert third.wait(5).first == 1
+
+
+def test_whoever_leads_next_tells_what_was_held_back(log: Log) -> None:
+    first, second, _ = submit(log, 3)
+    lead(log)
+    assert log.next_offset(log.stream(TOPIC)) == 1
+    assert first.is_done
+    assert second.wait(5).first == 1
+
+
+def test_nothing_is_held_back_before_a_large_append(log: Log) -> None:
+    stream = log.stream(TOPIC)
+    small, _ = log.submit(stream, rows(0)), log.submit(stream, rows(0, 50_000))
+    lead(log)
+    assert small.is_done
+
+
+def test_nothing_is_held_back_while_callbacks_run(log: Log) -> None:
+    first, second, third = submit(log, 3)
+    called: list[bool] = []
+    first._callbacks.append(lambda _: called.append(second.is_done))
+    lead(log)
+    assert not called
+    lead(log)
+    assert called == [True]
+    assert not third.is_done
+
+
+def test_each_who_waits_wakes_the_next(log: Log) -> None:
+    """Also when some of them gave up, and some come late."""
+    handle, last = submit(log, 2)
+    log._leader._lead.acquire()  # as if another thread wrote at that moment
+    with pytest.raises(Unavailable):
+        handle.wait(0.001)
+    found: list[int | None] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(handle.wait().first), daemon=True)
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    log._leader._lead.release()
+    assert last.wait(5).first == 1
+    for thread in threads:
+        thread.join(5)
+    assert found == [0] * 8
+    assert handle.wait(0).first == 0
+
+
+def test_whoever_asks_for_the_lead_gets_it_after_the_group_under_way(
+    log: Log, disk: SimulatedDisk
+) -> None:
+    handles = submit(log, 50)
+    leader = log._leader
+    written: list[int] = []
+
+    def ask() -> None:
+        with leader.holding():
+            written.append(log._journal.state.next_offsets[log.stream(TOPIC).number])
+
+    asking = threading.Thread(target=ask, daemon=True)
+
+    def fault(operation: str, _: SimulatedDisk) -> None:
+        if operation == "sync" and not asking.ident:
+            asking.start()
+            while not leader._turnstile.locked():
+                pass
+
+    disk.fault = fault
+    for _ in handles:
+        lead(log)
+    asking.join(5)
+    assert written == [1]
