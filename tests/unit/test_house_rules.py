@@ -36,8 +36,8 @@ LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 # Methods that a library's class has and ours overrides.
 NAMED_BY_LIBRARIES = {"get_command", "get_backoff_time", "get_retry_after"}
-# The last of these calls back into a caller's code, on behalf of others who wait.
-BROAD = {"cli/main.py", "tables/translate.py", "wal/pending.py"}
+# The log's two act for many callers at once: what is wrong with one must not reach the others.
+BROAD = {"cli/main.py", "tables/translate.py", "wal/group.py", "wal/pending.py"}
 
 
 def relative(path: Path) -> str:

@@ -2,17 +2,18 @@
 
 A group decides offsets, finds repeats and refuses gaps against the state plus what is already in
 the group. It changes neither state nor disk: if the write fails, the group is dropped and nothing
-happened.
+happened. An append that cannot be placed is refused alone, and leaves no frame behind.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from calve.errors import CalveError, NotFound
+from calve.errors import CalveError, InvalidRequest, NotFound, Unavailable
 from calve.wal.frame import COPIES, MAGIC, VERSION, Flag, Header, Kind, checksum, pack, padding
 from calve.wal.pending import Acknowledgement, PendingAppend
 from calve.wal.producers import OffsetPair, ProducerKey, refuse_gap
+from calve.wal.retention import RETRY_AFTER_MS
 
 if TYPE_CHECKING:
     from calve.wal.files import Bytes
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from calve.wal.state import LogState
 
 OFFSET_MAX: Final = (1 << 63) - 1
+NEW_SCHEMA_BYTES_MAX: Final = 1 << 24
 
-_NOTHING = memoryview(b"")
+_NOTHING: Final = memoryview(b"")
+_BUFFERS_PER_FRAME: Final = 3  # what comes before the payload, the payload, padding
 
 
 class Planned(NamedTuple):
@@ -57,16 +60,34 @@ class Group:
         self.frames: list[Planned] = []
         self.buffers: list[Bytes] = []
         self.new_schemas: set[int] = set()
+        self._new_schema_bytes = 0
         self.acknowledged: list[tuple[PendingAppend, Acknowledgement]] = []
         self.refused: list[tuple[PendingAppend, CalveError]] = []
 
     def add(self, append: PendingAppend) -> None:
+        frames_before = len(self.frames)
         try:
             result = self._find_repeat(append) or self._place(append)
-        except CalveError as error:
-            self.refused.append((append, error))
+        except Exception as error:  # noqa: BLE001  the others in the group are not to blame
+            self._take_back(frames_before)
+            self.refused.append((append, _refusal(error)))
         else:
             self.acknowledged.append((append, result))
+
+    def _take_back(self, frames_before: int) -> None:
+        """Drop the newest frames, as if they had never been placed."""
+        dropped = self.frames[frames_before:]
+        if dropped:
+            header = dropped[0].header
+            self.position = header.position
+            self.previous_stream = header.previous_stream
+            self.previous_end = header.previous_end
+            for planned in dropped:
+                if planned.header.schema in self.new_schemas and planned.header.kind == Kind.SCHEMA:
+                    self.new_schemas.remove(planned.header.schema)
+                    self._new_schema_bytes -= len(planned.payload)
+            del self.frames[frames_before:]
+            del self.buffers[_BUFFERS_PER_FRAME * frames_before :]
 
     def add_control(self, kind: Kind, stream: int, payload: bytes) -> None:
         for _ in range(COPIES):
@@ -76,6 +97,7 @@ class Group:
     def add_hole(self, stream: int, first: int, row_count: int) -> None:
         header = self._header(Kind.HOLE, stream, b"")
         self._emit(header._replace(first_offset=first, row_count=row_count), None, b"", _NOTHING)
+        self.previous_stream, self.previous_end = stream, first + row_count
 
     def _find_repeat(self, append: PendingAppend) -> Acknowledgement | None:
         found_stream = self._state.stream(append.stream.number)
@@ -100,38 +122,52 @@ class Group:
         first = self._next_offsets.get(number)
         if first is None:
             first = self._state.next_offsets[number]
-        offset = first
         parts = append.encode()
         for part in parts:
-            self._add_schema(part.schema)
-        last = parts[-1]
+            if part.schema.id not in self._known_schemas:
+                self._add_schema(part.schema)
+        offset = first
+        more = len(parts)
         for part in parts:
-            self._add_part(append, part, offset, Flag.MORE if part is not last else 0)
+            more -= 1
+            self._add_part(append, part, offset, Flag.MORE if more else 0)
             offset += part.row_count
-        self._next_offsets[number] = offset
+        if offset > OFFSET_MAX:
+            raise InvalidRequest(f"{append.stream.name} has no offsets left: it ends at {first}")
         if append.producer is not None:
             key = ProducerKey(number, append.producer)
             self._sequences.setdefault(key, {})[append.sequence] = OffsetPair(first, offset)
+        self._next_offsets[number] = offset
         return Acknowledgement(first, offset)
 
     def _add_schema(self, schema: EncodedSchema) -> None:
-        if schema.id in self._known_schemas or schema.id in self.new_schemas:
+        if schema.id in self.new_schemas:
             return
-        self.new_schemas.add(schema.id)
+        if self._new_schema_bytes + len(schema.payload) > NEW_SCHEMA_BYTES_MAX:
+            # Whether there is room on the disk was asked for the rows, not for these.
+            raise Unavailable(
+                "too many large schemas came at once for the first time",
+                hint=f"retry in {RETRY_AFTER_MS} ms",
+                context={"retry_after_ms": str(RETRY_AFTER_MS)},
+            )
         for _ in range(COPIES):
             header = self._header(Kind.SCHEMA, 0, schema.payload)._replace(schema=schema.id)
             self._emit(header, None, b"", schema.payload)
+        self._new_schema_bytes += len(schema.payload)
+        self.new_schemas.add(schema.id)
 
     def _add_part(self, append: PendingAppend, part: EncodedPart, offset: int, more: int) -> None:
         produced = 0 if append.producer is None else Flag.PRODUCED
+        stream, payload = append.stream.number, part.payload
         header = Header(
             MAGIC, VERSION, part.kind, part.flags | more | produced,
             self.position, self._salt, self._durable,
-            append.stream.number, offset, self._time_us, part.schema.id, append.sequence,
+            stream, offset, self._time_us, part.schema.id, append.sequence,
             self.previous_stream, self.previous_end,
-            part.payload_sum, len(part.payload), part.row_count, len(append.producer_bytes), 0,
+            part.payload_sum, len(payload), part.row_count, len(append.producer_bytes), 0,
         )  # fmt: skip
-        self._emit(header, append.producer, append.producer_bytes, part.payload)
+        self._emit(header, append.producer, append.producer_bytes, payload)
+        self.previous_stream, self.previous_end = stream, offset + part.row_count
 
     def _header(self, kind: Kind, stream: int, payload: Bytes) -> Header:
         return Header(
@@ -147,6 +183,11 @@ class Group:
         self.buffers += (head, payload, tail)
         self.frames.append(Planned(header, producer, payload))
         self.position += len(head) + len(payload) + len(tail)
-        if header.takes_offsets:
-            self.previous_stream = header.stream
-            self.previous_end = header.end_offset
+
+
+def _refusal(error: Exception) -> CalveError:
+    if isinstance(error, CalveError):
+        return error
+    refusal = InvalidRequest(f"the rows cannot be written: {type(error).__name__}: {error}")
+    refusal.__cause__ = error
+    return refusal

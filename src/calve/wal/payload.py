@@ -16,6 +16,8 @@ import pyarrow as pa
 from calve.errors import InvalidRequest
 from calve.wal.frame import PAYLOAD_BYTES_MAX, ROWS_MAX, Flag, Kind, checksum
 
+SCHEMA_BYTES_MAX: Final = 1 << 22  # some 30,000 columns; it is written twice per segment
+
 REJECTED_SCHEMA: Final = pa.schema(
     [
         pa.field("original", pa.binary(), nullable=False),
@@ -59,8 +61,10 @@ class SchemaCache:
     """Schemas by identity of their contents; the last one used is found without hashing."""
 
     _SIZE_MAX: Final = 4096
+    _BYTES_MAX: Final = 1 << 26
 
     def __init__(self) -> None:
+        self._bytes = 0
         self._last: EncodedSchema | None = None
         self._by_bytes: dict[bytes, EncodedSchema] = {}
 
@@ -72,14 +76,21 @@ class SchemaCache:
         found = self._by_bytes.get(content)
         if found is None:
             found = _encode_schema(schema, content)
-            if len(self._by_bytes) >= self._SIZE_MAX:
+            self._bytes += len(content)
+            if len(self._by_bytes) >= self._SIZE_MAX or self._bytes > self._BYTES_MAX:
                 self._by_bytes.clear()
+                self._bytes = len(content)
             self._by_bytes[content] = found
         self._last = found
         return found
 
 
 def _encode_schema(schema: pa.Schema, content: bytes) -> EncodedSchema:
+    if len(content) > SCHEMA_BYTES_MAX:
+        raise InvalidRequest(
+            f"a schema of {len(content)} bytes is too large",
+            hint=f"{SCHEMA_BYTES_MAX} bytes are the most, its metadata included",
+        )
     return EncodedSchema(
         schema_id(content),
         memoryview(content),
