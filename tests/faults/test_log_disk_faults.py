@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from calve.errors import CalveError, Fenced, Unavailable, UnknownOutcome
-from calve.wal import Log
+from calve.wal import Log, LogOptions, LogReader
+from calve.wal.options import SyncMode
 from tests.fakes.disk import PartialWrite, SimulatedDisk, Survival
-from tests.fakes.oracle import TOPIC, Oracle, rows
+from tests.fakes.oracle import TOPIC, Oracle, read_values, rows
 from tests.faults.test_log_crashes import DIRECTORY, open_log, open_with_partitions
 
 EIO = OSError(errno.EIO, "Input/output error")
@@ -282,3 +283,66 @@ def test_every_refusal_is_an_error_of_its_own(disk: SimulatedDisk) -> None:
         refusals.append(refused.value)
     assert len({id(refusal) for refusal in refusals}) == len(refusals)
     assert {type(refusal) for refusal in refusals[3:]} == {Fenced}
+
+
+@pytest.mark.parametrize("mode", ["periodic", "none"])
+@pytest.mark.parametrize("ending", ["flush", "close"])
+def test_rows_that_were_sealed_are_published_although_there_is_no_room_for_more(
+    disk: SimulatedDisk, mode: SyncMode, ending: str
+) -> None:
+    """The seal synced them; the next segment waits for space, and then comes by itself."""
+    options = LogOptions(sync_mode=mode, sync_interval_seconds=3600, free_bytes_min=0)
+    log = Log(DIRECTORY, options, files=disk, background=False)
+    stream = log.create_stream(TOPIC)
+    log.append(stream, rows(0, 3))
+    assert published(disk) == []
+    disk.fault = fail("create", ENOSPC, times=1_000_000)
+    with pytest.raises(Unavailable):
+        log.rotate()
+    assert published(disk) == [0, 1, 2]
+    with pytest.raises(Unavailable) as refused:
+        log.append(stream, rows(9))
+    assert refused.value.context["retry_after_ms"]
+    log.flush()
+    disk.fault = None
+    assert log.append(stream, rows(3)).first == 3
+    log.flush() if ending == "flush" else log.close()
+    assert published(disk) == [0, 1, 2, 3]
+
+
+def published(disk: SimulatedDisk) -> list[object]:
+    with LogReader(DIRECTORY, files=disk) as reader:
+        return read_values(reader, TOPIC)
+
+
+@pytest.mark.parametrize("ending", [Log.flush, Log.close])
+def test_a_sync_publishes_what_was_synced_before_it(
+    disk: SimulatedDisk, ending: Callable[[Log], None]
+) -> None:
+    options = LogOptions(sync_mode="none", free_bytes_min=0)
+    log = Log(DIRECTORY, options, files=disk, background=False)
+    log.append(log.create_stream(TOPIC), rows(0, 3))
+    log._journal._segment.seal()
+    assert published(disk) == []
+    ending(log)
+    assert published(disk) == [0, 1, 2]
+
+
+def test_an_interrupted_sync_does_not_keep_a_failed_write_from_being_undone(
+    disk: SimulatedDisk, oracle: Oracle
+) -> None:
+    log = open_with_partitions(disk)
+    oracle.append(log)
+    faults = iter([PartialWrite(ENOSPC), None, InterruptedError(errno.EINTR, "Interrupted")])
+
+    def fault(_: str, __: SimulatedDisk) -> None:
+        error = next(faults, None)
+        if error is not None:
+            raise error
+
+    disk.fault = fault
+    with pytest.raises(Unavailable):
+        oracle.append(log)
+    assert not log.is_fenced
+    oracle.append(log)
+    check_after_power_cut(disk, oracle)

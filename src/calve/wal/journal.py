@@ -109,12 +109,17 @@ class Journal:
         self.sync()
 
     def sync(self) -> None:
-        if self._segment.durable == self._segment.position:
+        if self._segment.durable == self._segment.position and self._is_published:
             return
         with self._guard:
             self._segment.sync()
             self._last_sync_at = self._clock.monotonic()
             self._publish(self._durable.publish)
+
+    @property
+    def _is_published(self) -> bool:
+        segment, end = self._segment, self._durable.end
+        return (end.segment, end.position) == (segment.header.number, segment.durable)
 
     def persist_durable_end(self) -> None:
         """Put the published end on the disk, so that damage before it is known as such."""
@@ -140,6 +145,9 @@ class Journal:
     def _rotate(self) -> None:
         old = self._segment
         old.seal()
+        if not self._is_published:
+            # What is sealed is synced, also when there is no room for the next segment.
+            self._publish(self._durable.publish)
         # Times never go back from one segment to the next, so that they can be searched.
         began_at_us = max(self._now_us(), self.state.last_time_us)
         header = next_header(self.identity.log_id, old.header.number + 1, began_at_us)

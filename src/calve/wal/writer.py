@@ -102,7 +102,7 @@ class OpenSegment:
         after a crash, although their appends were told that they failed."""
         try:
             self._file.truncate(self.position)
-            self._file.sync()
+            sync(self._file)
         except OSError as error:
             raise Broken(f"a failed write could not be undone: {error}") from error
 
