@@ -71,8 +71,8 @@ def require_log(layout: LogLayout, found: UUID, expected: UUID) -> None:
     if found != expected:
         raise Conflict(
             f"{layout.root} holds log {found}, but log {expected} was expected",
-            hint="bring back the directory that belongs here, or start the topics anew: "
-            "`calve topic alter TOPIC --new-log` continues at the table's committed offset",
+            hint="bring back the directory that belongs here; if it is lost, move this one aside "
+            "and open a new log: `Log.create_stream` begins a topic where its table's rows end",
             context={"found": str(found), "expected": str(expected)},
         )
 
@@ -92,8 +92,9 @@ def require_stream(stream: Stream, claim: Claim, *, first: int, durable: int) ->
     if stream.id != claim.stream_id:
         raise Conflict(
             f"{stream.name} is stream {stream.id} in the log, but {claim.stream_id} was expected",
-            hint="the topic was deleted and made again, or this is another topic's log; "
-            "`calve topic alter TOPIC --new-log` continues at the table's committed offset",
+            hint="the topic was deleted and made again, or this is another topic's log; if the "
+            "rows here are not wanted, `Log.delete_stream`, then `Log.create_stream` from the "
+            "table's committed offset on",
             context=context,
         )
     if claim.committed is None:
@@ -110,7 +111,7 @@ def require_stream(stream: Stream, claim: Claim, *, first: int, durable: int) ->
         raise Conflict(
             f"{stream.name} has {claim.committed} as committed offset, but its log begins at "
             f"{first}: the table is older than the log",
-            hint=f"restore the newer table, or `calve pipeline skip {stream.topic} --to {first}`: "
-            "the rows between are in no log",
+            hint="restore the newer table: the rows between are in no log; `calve wal dump "
+            f"{stream.topic} --from {first}` shows what the log still holds",
             context=context | {"committed": str(claim.committed), "first": str(first)},
         )

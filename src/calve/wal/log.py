@@ -247,8 +247,8 @@ def _open(
 def _missing(layout: LogLayout, expected: UUID) -> Conflict:
     return Conflict(
         f"{layout.root} holds no log, but log {expected} was expected",
-        hint="bring back the directory, or start the topics anew: `calve topic alter TOPIC "
-        "--new-log` continues at the table's committed offset",
+        hint="bring back the directory; if it is lost, open a new log there without `expected`: "
+        "`Log.create_stream` begins a topic where its table's rows end",
         context={"expected": str(expected)},
     )
 

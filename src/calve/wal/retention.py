@@ -117,7 +117,7 @@ class DiskBound:
     def refuse(self) -> Unavailable:
         return _refuse(
             f"the log holds its {self.options.disk_bytes_max} bytes (wal.disk_bytes_max)",
-            "it is waiting for rows to be committed: see `calve pipeline status`",
+            "`Log.trim` lets rows go that are committed, `calve wal inspect` shows what is left",
         )
 
     def require_free_space(self) -> None:
