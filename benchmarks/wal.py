@@ -10,6 +10,7 @@ are printed, not judged: only an error ends with another exit code than 0.
 from __future__ import annotations
 
 import argparse
+import operator
 import os
 import shutil
 import statistics
@@ -27,7 +28,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from calve.model import TableName
-from calve.wal import Log, LogOptions, LogReader, NewStream, Stream
+from calve.wal import Log, LogOptions, LogReader, NewStream, PendingAppend, Stream
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 TOPIC = TableName.parse("bench")
@@ -107,63 +108,78 @@ def one_thread(bench: Bench) -> None:
         )
 
 
-def bare_rate(bench: Bench, size: int, count: int) -> float:
-    with bench.bare_file() as descriptor:
-        return count / sum(timed(bare_append(descriptor, b"x" * size), count))
+@contextmanager
+def with_threads(log: Log, stream: Stream, count: int) -> Iterator[Callable[[], float]]:
+    """64 threads that wait; each call has all of them append, and returns the rate."""
+    barrier = threading.Barrier(65)
+    is_over = False
 
-
-def with_threads(bench: Bench, count: int) -> float:
-    with bench.log() as (log, (stream,)):
-
-        def work() -> None:
+    def work() -> None:
+        while True:
+            barrier.wait()
+            if is_over:
+                return
             for _ in range(count // 64):
                 log.append(stream, SMALL)
+            barrier.wait()
 
-        threads = [threading.Thread(target=work) for _ in range(64)]
+    def measure() -> float:
         begin = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        barrier.wait()
+        barrier.wait()
         return count / (time.perf_counter() - begin)
 
+    threads = [threading.Thread(target=work) for _ in range(64)]
+    for thread in threads:
+        thread.start()
+    yield measure
+    is_over = True
+    barrier.wait()
+    for thread in threads:
+        thread.join()
 
-def in_flight(bench: Bench, count: int, topics: int = 1) -> tuple[float, list[float]]:
+
+def in_flight(log: Log, streams: list[Stream], count: int) -> tuple[float, list[float]]:
     """Rate and latencies with 64 appends on their way."""
     latencies: list[float] = []
-    with bench.log(topics) as (log, streams):
-        waiting: deque[tuple[float, object]] = deque()
-        for stream in streams:
-            log.submit(stream, SMALL)
-        log.flush()
-        begin = time.perf_counter()
-        for i in range(count):
-            if len(waiting) == 64:
-                since, handle = waiting.popleft()
-                handle.wait()  # type: ignore[attr-defined]
-                latencies.append(time.perf_counter() - since)
-            waiting.append((time.perf_counter(), log.submit(streams[i % topics], SMALL)))
-        log.flush()
-        return count / (time.perf_counter() - begin), latencies
+    waiting: deque[tuple[float, PendingAppend]] = deque()
+    begin = time.perf_counter()
+    for i in range(count):
+        if len(waiting) == 64:
+            since, handle = waiting.popleft()
+            handle.wait()
+            latencies.append(time.perf_counter() - since)
+        stream = streams[i % len(streams)]
+        waiting.append((time.perf_counter(), log.submit(stream, SMALL)))
+    log.flush()
+    return count / (time.perf_counter() - begin), latencies
 
 
 def together(bench: Bench) -> None:
-    rounds = 7
-    bare = [bare_rate(bench, KIB, 500)]
+    """Short slices in turn, each compared with the bare ones right before and after it."""
+    bare: list[float] = []
     threads: list[float] = []
     flights: list[float] = []
-    for _ in range(rounds):
-        threads.append(with_threads(bench, 12_800))
-        bare.append(bare_rate(bench, KIB, 500))
-        flights.append(in_flight(bench, 20_000)[0])
-        bare.append(bare_rate(bench, KIB, 500))
-    limit = statistics.median(bare)
-    for name, found, wanted in (
-        ("durable appends of 1 KiB, 64 threads", threads, "≥ 4 x"),
-        ("durable appends of 1 KiB, 64 in flight", flights, "≥ 8 x"),
+    with (
+        bench.bare_file() as descriptor,
+        bench.log() as (log, streams),
+        with_threads(log, streams[0], 3_200) as measure,
     ):
-        middle = statistics.median(found)
-        row(name, f"{middle:,.0f} /s", f"{limit:,.0f} /s", f"{middle / limit:.1f} x", wanted)
+        work = bare_append(descriptor, b"x" * KIB)
+        for _ in range(25):
+            bare.append(150 / sum(timed(work, 150)))
+            threads.append(measure())
+            bare.append(150 / sum(timed(work, 150)))
+            flights.append(in_flight(log, streams, 6_400)[0])
+        bare.append(150 / sum(timed(work, 150)))
+    for name, found, first, wanted in (
+        ("durable appends of 1 KiB, 64 threads", threads, 0, "≥ 4 x"),
+        ("durable appends of 1 KiB, 64 in flight", flights, 1, "≥ 8 x"),
+    ):
+        limits = [(bare[i] + bare[i + 1]) / 2 for i in range(first, len(bare) - 1, 2)]
+        ratio = statistics.median(map(operator.truediv, found, limits))
+        middle, limit = statistics.median(found), statistics.median(limits)
+        row(name, f"{middle:,.0f} /s", f"{limit:,.0f} /s", f"{ratio:.1f} x", wanted)
 
 
 def large_batches(bench: Bench) -> None:
@@ -187,11 +203,17 @@ def large_batches(bench: Bench) -> None:
 def many_topics(bench: Bench) -> None:
     rates: dict[int, list[float]] = {1: [], 1000: []}
     latencies: dict[int, list[float]] = {1: [], 1000: []}
-    for _ in range(5):
-        for topics in (1, 1000):
-            rate, found = in_flight(bench, 30_000, topics)
-            rates[topics].append(rate)
-            latencies[topics] += found
+    with bench.log(1) as (one_log, one_stream), bench.log(1000) as (log, streams):
+        for stream in streams:
+            log.submit(stream, SMALL)
+        log.flush()
+        for _ in range(20):
+            for topics, found in (
+                (1, in_flight(one_log, one_stream, 8_000)),
+                (1000, in_flight(log, streams, 8_000)),
+            ):
+                rates[topics].append(found[0])
+                latencies[topics] += found[1]
     one, many = statistics.median(rates[1]), statistics.median(rates[1000])
     row(
         "1,000 topics round-robin, 64 in flight",
