@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import subprocess
 import sys
 
 import duckdb
@@ -324,3 +326,16 @@ def test_every_name_in_the_table_can_be_a_column() -> None:
             )
             assert found.fetchall() == [(True,)]
         assert condition.columns == (name,)
+
+
+def test_times_without_a_zone_are_utc_on_a_machine_elsewhere() -> None:
+    code = """
+from calve.condition import Column, parse_condition
+columns = [Column("t", "TIMESTAMP WITH TIME ZONE")]
+print(parse_condition("t > TIMESTAMPTZ '1970-01-01 00:00:01'", columns).facts().value)
+"""
+    elsewhere = {**os.environ, "TZ": "America/New_York"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=elsewhere, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == "1000000"

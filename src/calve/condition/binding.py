@@ -20,8 +20,12 @@ from calve.condition.columns import Column
 from calve.condition.facts import Value
 from calve.errors import InvalidRequest
 
-# A condition means the same for everybody only where these hold.
-SESSION: Final = "SET TimeZone = 'UTC'; SET Calendar = 'gregorian'; SET default_collation = ''"
+# A condition means the same for everybody only where these hold. Global, or cursors of the same
+# DuckDB would go by the machine's own zone.
+SESSION: Final = (
+    "SET GLOBAL TimeZone = 'UTC'; SET GLOBAL Calendar = 'gregorian'; "
+    "SET GLOBAL default_collation = ''"
+)
 
 _CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
     "autoinstall_known_extensions": False,
