@@ -21,6 +21,7 @@ from calve.settings import Secret, StorageSettings
 
 if TYPE_CHECKING:
     from boto3 import Session
+    from botocore.credentials import Credentials
 
 SCHEME: Final = "s3"
 
@@ -63,6 +64,7 @@ class RenewingFileIO(PyArrowFileIO):
         self._lock = threading.Lock()
         self._stores: dict[str | None, FileSystem] = {}
         self._credentials: object = None
+        self._session: Session | None = None
         # A catalog that hands out credentials for a table knows better than our own settings.
         if properties.get(_TOKEN) == properties.get(_OWN_TOKEN):
             self._session = _session(properties)
@@ -71,6 +73,13 @@ class RenewingFileIO(PyArrowFileIO):
 
     def __reduce__(self) -> tuple[type[RenewingFileIO], tuple[Properties]]:
         return RenewingFileIO, (self._given,)
+
+    def own_credentials(self) -> tuple[str, str, str | None] | None:
+        """Key, secret and token that are valid now; None where the catalog hands them out."""
+        if self._session is None:
+            return None
+        held = _aws().credentials_of(self._session, purpose="open files in S3 with")
+        return _frozen(held)
 
     def _valid_store(self, scheme: str, netloc: str | None = None) -> FileSystem:
         if scheme != SCHEME:
@@ -90,6 +99,17 @@ class RenewingFileIO(PyArrowFileIO):
             if netloc not in self._stores:
                 self._stores[netloc] = self._initialize_fs(scheme, netloc)
             return self._stores[netloc]
+
+
+def machine_credentials(storage: StorageSettings) -> tuple[str, str, str | None] | None:
+    """What the machine offers: environment, container or instance. Needs the part `aws`."""
+    held = _aws().aws_session(storage).get_credentials()
+    return None if held is None else _frozen(held)
+
+
+def _frozen(held: Credentials) -> tuple[str, str, str | None]:
+    frozen = held.get_frozen_credentials()
+    return frozen.access_key, frozen.secret_key, frozen.token
 
 
 def _aws() -> ModuleType:

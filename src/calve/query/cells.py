@@ -1,0 +1,115 @@
+"""One value of an answer, as text for people and as JSON for programs.
+
+| type | JSON |
+|---|---|
+| whole numbers | number; beyond ±2^53 too, as JSON has no bound |
+| decimal | string, so that no digit is lost |
+| float, double | number; NaN and the infinities as "NaN", "Infinity", "-Infinity" |
+| date, time, timestamp | ISO 8601; with zone in UTC, ending in Z; nanoseconds kept |
+| uuid | string |
+| binary, fixed | base64 |
+| list, struct | array, object |
+| map | object if its keys are text, else an array of {"key", "value"} |
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+_NULL: Final = "∅"
+
+
+def cell_text(value: object) -> str:
+    """A value for people, on one line."""
+    match value:
+        case None:
+            return _NULL
+        case bool():
+            return str(value).lower()
+        case bytes():
+            return value.hex()
+        case datetime() | date() | time():
+            return _moment(value)
+        case dict() | list() | tuple():
+            return _nested_text(value)
+    return _one_line(str(value))
+
+
+def _nested_text(value: dict[str, Any] | list[Any] | tuple[Any, ...]) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_one_line(k)}: {cell_text(v)}" for k, v in value.items()) + "}"
+    # Arrow gives a map as a list of pairs.
+    inner = (": " if isinstance(value, tuple) else ", ").join(cell_text(each) for each in value)
+    return inner if isinstance(value, tuple) else f"[{inner}]"
+
+
+def _one_line(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii")
+        for sign in text
+    )
+
+
+def json_converter(kind: pa.DataType) -> Convert:
+    """A function from a value of this type, as Arrow gives it to Python, to one for JSON."""
+    if pa.types.is_struct(kind):
+        return _struct(kind)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        each = json_converter(kind.value_type)
+        return _or_null(lambda values: [each(value) for value in values])
+    if pa.types.is_map(kind):
+        return _map(kind)
+    if pa.types.is_floating(kind):
+        return _or_null(_number)
+    return _or_null(_scalar)
+
+
+def _or_null(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _struct(kind: pa.DataType) -> Convert:
+    parts = {field.name: json_converter(field.type) for field in kind}
+    return _or_null(lambda value: {name: part(value[name]) for name, part in parts.items()})
+
+
+def _map(kind: pa.DataType) -> Convert:
+    key, item = json_converter(kind.key_type), json_converter(kind.item_type)
+    if pa.types.is_string(kind.key_type) or pa.types.is_large_string(kind.key_type):
+        return _or_null(lambda pairs: {k: item(v) for k, v in pairs})
+    return _or_null(lambda pairs: [{"key": key(k), "value": item(v)} for k, v in pairs])
+
+
+def _number(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime | date | time):
+        return _moment(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return str(value)
+
+
+def _moment(value: datetime | date | time) -> str:
+    # The timestamps of pandas, which Arrow gives for nanoseconds, are datetimes too.
+    text = value.isoformat()
+    return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text

@@ -1,0 +1,237 @@
+"""Reads one table: columns and rows that a condition chooses, now or at a snapshot.
+
+Who reads is decided before anything is read. Which rows satisfy the condition, DuckDB decides
+whoever reads, except for Spark where it provably means the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from calve.condition import Condition, parse_condition
+from calve.errors import InvalidRequest, MissingPart
+from calve.query.engine import NO_LIMITS, Limits, connect_confined, literal, quoted
+from calve.query.rows import Rows, Shown
+from calve.query.stream import Budget, bounded
+from calve.tables.arrow_scan import arrow_batches
+from calve.tables.condition_columns import condition_columns
+from calve.tables.engine_choice import Choice, Engine, choose_engine
+from calve.tables.views import TableView, find_columns, result_schema, view_table
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyspark.sql import SparkSession
+
+BATCH_ROWS: Final = 100_000
+_ROW: Final = "row"
+_WHAT: Final = "the query"
+
+
+def read_table(  # noqa: PLR0913
+    table: Table,
+    *,
+    where: str | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+    snapshot_id: int | None = None,
+    limits: Limits = NO_LIMITS,
+    spark: Callable[[], SparkSession] | None = None,
+) -> Rows:
+    """The rows for which `where` is true, in no promised order.
+
+    Without `columns`, all but Calve's own. A snapshot is shown with the columns of its time. Spark
+    is started only for tables that nobody else can read.
+    """
+    scan = plan_scan(view_table(table, snapshot_id), where=where, columns=columns, limit=limit)
+    return scan.rows(limits, spark)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What is to be read of a view, and by whom."""
+
+    view: TableView
+    condition: Condition | None
+    columns: list[str]
+    limit: int | None
+    choice: Choice
+
+    def rows(self, limits: Limits, spark: Callable[[], SparkSession] | None) -> Rows:
+        schema = result_schema(self.view.pick(self.columns).schema)
+        shown = Shown(
+            self.view.snapshot_id,
+            self.view.snapshot_at,
+            self.choice.engine.value if self.view.snapshot else None,
+        )
+
+        def stream() -> pa.RecordBatchReader:
+            return self._stream(schema, Budget(limits, what=_WHAT), limits, spark)
+
+        def count() -> int:
+            return self._count(limits, spark)
+
+        return Rows(stream, shown=shown, count=count)
+
+    def duckdb_sql(self, selected: str) -> str:
+        """The scan in DuckDB's words."""
+        where = f" WHERE {self.condition.duckdb_filter()}" if self.condition else ""
+        limit = "" if self.limit is None else f" LIMIT {self.limit}"
+        source = iceberg_source(self.view)
+        return f"SELECT {selected} FROM {source}{where}{limit}"  # noqa: S608
+
+    def _stream(
+        self,
+        schema: pa.Schema,
+        budget: Budget,
+        limits: Limits,
+        spark: Callable[[], SparkSession] | None,
+    ) -> pa.RecordBatchReader:
+        if self.view.snapshot is None:
+            return pa.RecordBatchReader.from_batches(schema, iter(()))
+        if self.choice.engine is Engine.DUCKDB:
+            return self._by_duckdb(schema, budget, limits)
+        batches = _limited(self._chosen(limits, spark), self.limit)
+        return bounded(batches, schema, budget)
+
+    def _by_duckdb(self, schema: pa.Schema, budget: Budget, limits: Limits) -> pa.RecordBatchReader:
+        assert self.choice.access is not None
+        connection = connect_confined(
+            [self.choice.access], paths=self.choice.elsewhere, limits=limits
+        )
+        selected = ", ".join(map(quoted, self.columns))
+        with budget.working(connection):
+            reader = connection.execute(self.duckdb_sql(selected)).to_arrow_reader(BATCH_ROWS)
+        return bounded(reader, schema, budget, connection)
+
+    def _count(self, limits: Limits, spark: Callable[[], SparkSession] | None) -> int:
+        if self.view.snapshot is None:
+            return 0
+        if self.choice.engine is Engine.DUCKDB:
+            assert self.choice.access is not None
+            budget = Budget(limits, what=_WHAT)
+            with (
+                connect_confined(
+                    [self.choice.access], paths=self.choice.elsewhere, limits=limits
+                ) as connection,
+                budget.working(connection),
+            ):
+                inner = self.duckdb_sql("1")
+                found = connection.execute(f"SELECT count(*) FROM ({inner})").fetchone()  # noqa: S608
+                assert found is not None
+                return int(found[0])
+        return sum(map(len, _limited(self._chosen(limits, spark), self.limit)))
+
+    def _chosen(
+        self, limits: Limits, spark: Callable[[], SparkSession] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The wanted columns of the rows that satisfy the condition, read by another engine."""
+        needed = self.condition.columns if self.condition else ()
+        read = self.view.pick([*self.columns, *(n for n in needed if n not in self.columns)])
+        if self.choice.engine is Engine.SPARK:
+            batches = spark_batches(read, self.condition, self.choice, spark)
+        else:
+            batches = arrow_batches(read, self.condition)
+        if self.condition:
+            batches = _filtered(batches, self.condition, read.columns, limits)
+        count = len(self.columns)
+        for batch in batches:
+            yield batch.select(range(count))
+
+
+def plan_scan(
+    view: TableView,
+    *,
+    where: str | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+) -> Scan:
+    """Check what is asked, and decide who reads."""
+    if limit is not None and limit < 0:
+        raise InvalidRequest(f"limit is {limit}", hint="give a limit of 0 or more")
+    if isinstance(columns, str):
+        raise InvalidRequest("columns is one text", hint=f"write columns=[{columns!r}]")
+    condition = None if where is None else parse_condition(where, condition_columns(view.schema))
+    names = view.shown_columns if columns is None else find_columns(view, list(columns))
+    return Scan(view, condition, names, limit, choose_engine(view))
+
+
+def iceberg_source(view: TableView) -> str:
+    """`iceberg_scan` of exactly this view."""
+    at = "" if view.travelled_to is None else f", snapshot_from_id={view.travelled_to}"
+    return f"iceberg_scan({literal(view.table.metadata_location)}{at})"
+
+
+def spark_batches(
+    view: TableView,
+    condition: Condition | None,
+    choice: Choice,
+    spark: Callable[[], SparkSession] | None,
+) -> Iterator[pa.RecordBatch]:
+    """The view's columns by Spark, with the rows left out that it can tell are not wanted."""
+    if spark is None:
+        raise MissingPart(
+            f"only Spark can read this table: {choice.reason}",
+            hint="install the part with `pip install 'calve[spark]'` and open the lake with it, "
+            "or compact the table where it is written",
+        )
+    frame: Any = _spark_frame(spark(), view)
+    if condition is not None and (text := _spark_condition(condition)) is not None:
+        frame = frame.where(text)
+    picked = frame.select([f"`{name.replace('`', '``')}`" for name in view.columns])
+    yield from picked.toArrow().to_batches()
+
+
+def _spark_frame(session: SparkSession, view: TableView) -> Any:
+    name = ".".join(f"`{part}`" for part in view.table.name())
+    snapshot = view.snapshot
+    assert snapshot is not None
+    # Spark shows a snapshot with its own columns; newer ones come only with the table as it is.
+    is_same = snapshot.schema_id in {None, view.schema.schema_id}
+    if view.travelled_to is None and not is_same:
+        return session.table(name)
+    return session.read.option("versionAsOf", snapshot.snapshot_id).table(name)
+
+
+def _spark_condition(condition: Condition) -> str | None:
+    try:
+        return condition.spark_sql()
+    except InvalidRequest:
+        return None
+
+
+def _filtered(
+    batches: Iterator[pa.RecordBatch], condition: Condition, names: list[str], limits: Limits
+) -> Iterator[pa.RecordBatch]:
+    """The rows for which the condition is true, in DuckDB's eyes.
+
+    DuckDB gets the columns of the condition and gives back which rows; the others it need not know.
+    """
+    places = [names.index(name) for name in condition.columns]
+    row = next(f"{_ROW}{n}" for n in range(len(names) + 1) if f"{_ROW}{n}" not in names)
+    text = f"SELECT {row} FROM batch WHERE {condition.duckdb_filter()} ORDER BY {row}"  # noqa: S608
+    with connect_confined(limits=limits) as connection:
+        for batch in batches:
+            seen = pa.table(
+                [*(batch.column(place) for place in places), pa.array(range(len(batch)))],
+                names=[*condition.columns, row],
+            )
+            connection.register("batch", seen)
+            kept = connection.execute(text).to_arrow_table()[row]
+            connection.unregister("batch")
+            yield batch.take(kept.combine_chunks()) if len(kept) < len(batch) else batch
+
+
+def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    left = limit
+    for batch in batches:
+        if left is None:
+            yield batch
+            continue
+        yield batch.slice(0, left)
+        left -= len(batch)
+        if left <= 0:
+            return

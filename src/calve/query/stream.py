@@ -1,0 +1,109 @@
+"""A stream of batches with one schema, within a query's bounds of time and rows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import duckdb
+import pyarrow as pa
+
+from calve.errors import InvalidRequest
+from calve.query.engine import Limits
+from calve.query.translate import translating_duckdb
+
+
+class Budget:
+    """The time and rows that a query has left. Only time spent on its work counts."""
+
+    def __init__(self, limits: Limits, *, what: str = "the query") -> None:
+        self._limits = limits
+        self._what = what
+        self._used_s = 0.0
+        self._rows = 0
+
+    @contextmanager
+    def working(self, connection: duckdb.DuckDBPyConnection | None = None) -> Iterator[None]:
+        """Work that is stopped when the time is over; without a connection, refused after it."""
+        limit = self._limits.time_ms_max
+        if limit is None:
+            with translating_duckdb(self._what):
+                yield
+            return
+        left = limit / 1000 - self._used_s
+        alarm = threading.Timer(max(left, 0.001), connection.interrupt if connection else _nothing)
+        alarm.daemon = True
+        started = time.monotonic()
+        alarm.start()
+        try:
+            with translating_duckdb(self._what):
+                yield
+        except InvalidRequest:
+            raise
+        except BaseException:
+            if time.monotonic() - started >= left:
+                raise self._too_long() from None
+            raise
+        finally:
+            alarm.cancel()
+            self._used_s += time.monotonic() - started
+        if self._used_s * 1000 > limit:
+            raise self._too_long()
+
+    def take(self, rows: int) -> None:
+        self._rows += rows
+        limit = self._limits.rows_max
+        if limit is not None and self._rows > limit:
+            raise InvalidRequest(
+                f"{self._what} has more than {limit:,} rows",
+                hint="ask for fewer with LIMIT, add a condition, or raise query.rows_max",
+            )
+
+    def _too_long(self) -> InvalidRequest:
+        return InvalidRequest(
+            f"{self._what} took longer than {self._limits.time_ms_max:,} ms",
+            hint="narrow it down with a condition or fewer columns, or raise query.time_ms_max",
+        )
+
+
+def _nothing() -> None:
+    pass
+
+
+def bounded(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    budget: Budget,
+    connection: duckdb.DuckDBPyConnection | None = None,
+) -> pa.RecordBatchReader:
+    """The batches in this schema, no longer and no more than the budget allows."""
+    return pa.RecordBatchReader.from_batches(
+        schema, _conformed(iter(batches), schema, budget, connection)
+    )
+
+
+def _conformed(
+    batches: Iterator[pa.RecordBatch],
+    schema: pa.Schema,
+    budget: Budget,
+    connection: duckdb.DuckDBPyConnection | None,
+) -> Iterator[pa.RecordBatch]:
+    while True:
+        with budget.working(connection):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        budget.take(len(batch))
+        if len(batch):
+            yield conform(batch, schema)
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch's columns, by place, in the types of the schema."""
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,119 @@
+"""One state of a table, with the columns of its time, that stays as it is while others commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from calve.errors import InvalidRequest
+from calve.tables.columns import OWN_PREFIX
+from calve.tables.nearest import meant
+from calve.tables.snapshots import snapshot_by_id
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """A table as of one snapshot. `travelled_to` is set for another state than the current one."""
+
+    table: Table
+    schema: Schema
+    snapshot: Snapshot | None
+    travelled_to: int | None
+
+    @property
+    def snapshot_id(self) -> int | None:
+        return self.snapshot.snapshot_id if self.snapshot else None
+
+    @property
+    def snapshot_at(self) -> datetime | None:
+        if self.snapshot is None:
+            return None
+        return datetime.fromtimestamp(self.snapshot.timestamp_ms / 1000, UTC)
+
+    @property
+    def metadata(self) -> TableMetadata:
+        """The table's metadata with the view's schema as the current one."""
+        return self.table.metadata.model_copy(update={"current_schema_id": self.schema.schema_id})
+
+    @property
+    def columns(self) -> list[str]:
+        return [field.name for field in self.schema.fields]
+
+    @property
+    def shown_columns(self) -> list[str]:
+        """Those that are shown when none is named: all but Calve's own."""
+        return [name for name in self.columns if not name.startswith(OWN_PREFIX)]
+
+    def pick(self, names: list[str]) -> TableView:
+        """The view with some of its columns, in the order of these names."""
+        fields = {field.name: field for field in self.schema.fields}
+        schema = Schema(*(fields[name] for name in names), schema_id=self.schema.schema_id)
+        return replace(self, schema=schema)
+
+
+def view_table(table: Table, snapshot_id: int | None = None) -> TableView:
+    """The table as it is now, or as it was at a snapshot."""
+    kept = Table(table.name(), table.metadata, table.metadata_location, table.io, table.catalog)
+    if snapshot_id is None:
+        return TableView(kept, kept.schema(), kept.current_snapshot(), None)
+    snapshot_by_id(kept, snapshot_id)
+    schema = kept.scan(snapshot_id=snapshot_id).projection()
+    return TableView(kept, schema, kept.snapshot_by_id(snapshot_id), snapshot_id)
+
+
+def find_columns(view: TableView, names: list[str]) -> list[str]:
+    """The named columns as the table spells them; refuses what is not there, or there twice."""
+    found = [_find(view, name) for name in names]
+    if len(set(found)) < len(found):
+        twice = next(name for name in found if found.count(name) > 1)
+        raise InvalidRequest(f"column {twice!r} is named twice", hint="name each column once")
+    if not found:
+        raise InvalidRequest("no column is named", hint="name at least one, or leave columns out")
+    return found
+
+
+def _find(view: TableView, name: str) -> str:
+    if name in view.columns:
+        return name
+    alike = [column for column in view.columns if column.casefold() == name.casefold()]
+    if len(alike) == 1:
+        return alike[0]
+    raise InvalidRequest(
+        f"there is no column {name!r}{meant(name, view.columns)}",
+        hint=_listed(view.shown_columns),
+    )
+
+
+def _listed(names: list[str]) -> str:
+    some = ", ".join(names[:20])
+    return f"the columns are {some}" + (", …" if len(names) > 20 else "")
+
+
+def result_schema(schema: Schema) -> pa.Schema:
+    """The Arrow types of an answer: Iceberg's, with the ordinary form of text, bytes and lists."""
+    made = schema_to_pyarrow(schema, include_field_ids=False)
+    return pa.schema(
+        [pa.field(field.name, _ordinary(field.type), nullable=field.nullable) for field in made]
+    )
+
+
+def _ordinary(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
+        return pa.list_(_ordinary(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_ordinary(kind.key_type), _ordinary(kind.item_type))
+    if pa.types.is_struct(kind):
+        # Nullable throughout: below a null struct even a required field has no value.
+        return pa.struct([pa.field(field.name, _ordinary(field.type)) for field in kind])
+    return kind
