@@ -94,6 +94,8 @@ class Scan:
             return pa.RecordBatchReader.from_batches(schema, iter(()))
         if self.choice.engine is Engine.DUCKDB:
             return self._by_duckdb(schema, budget, limits)
+        if self.choice.engine is Engine.SPARK:
+            require_spark(self.choice, spark)
         batches = _limited(self._chosen(limits, spark), self.limit)
         return bounded(batches, schema, budget)
 
@@ -172,17 +174,23 @@ def spark_batches(
     spark: Callable[[], SparkSession] | None,
 ) -> Iterator[pa.RecordBatch]:
     """The view's columns by Spark, with the rows left out that it can tell are not wanted."""
+    frame: Any = _spark_frame(require_spark(choice, spark)(), view)
+    if condition is not None and (text := _spark_condition(condition)) is not None:
+        frame = frame.where(text)
+    picked = frame.select([f"`{name.replace('`', '``')}`" for name in view.columns])
+    yield from picked.toArrow().to_batches()
+
+
+def require_spark(
+    choice: Choice, spark: Callable[[], SparkSession] | None
+) -> Callable[[], SparkSession]:
     if spark is None:
         raise MissingPart(
             f"only Spark can read this table: {choice.reason}",
             hint="install the part with `pip install 'calve[spark]'` and open the lake with it, "
             "or compact the table where it is written",
         )
-    frame: Any = _spark_frame(spark(), view)
-    if condition is not None and (text := _spark_condition(condition)) is not None:
-        frame = frame.where(text)
-    picked = frame.select([f"`{name.replace('`', '``')}`" for name in view.columns])
-    yield from picked.toArrow().to_batches()
+    return spark
 
 
 def _spark_frame(session: SparkSession, view: TableView) -> Any:

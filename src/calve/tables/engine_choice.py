@@ -69,7 +69,7 @@ def _not_for_duckdb(view: TableView, seen: Survey) -> str | None:
         return f"it has {_listed(others)} files"
     if len(condition_columns(view.schema)) < len(view.schema.fields):
         return "it has a type that DuckDB does not know"
-    if _clashes(view.schema):
+    if has_clashing_names(view.schema):
         return "it has names that differ in case only"
     if _lost_partition_source(view, seen):
         return "it was partitioned by a column that is gone"
@@ -92,7 +92,8 @@ def _lost_partition_source(view: TableView, seen: Survey) -> bool:
     )
 
 
-def _clashes(schema: Schema) -> bool:
+def has_clashing_names(schema: Schema) -> bool:
+    """Whether two names of one struct differ in case only, which DuckDB does not see."""
     return _same_names(field.name for field in schema.fields) or any(
         _clash_below(field.field_type) for field in schema.fields
     )
