@@ -1,12 +1,16 @@
 """DuckDBs that read Iceberg, download nothing, and open only what they are told to.
 
 Each read gets a DuckDB of its own, in memory, that may open the directories of its tables and
-nothing else, and whose settings nobody can change any more. That costs some 15 ms.
+nothing else, and whose settings nobody can change any more. Making one takes some 15 ms, so a few
+that are done are kept for the next read of the same tables.
 """
 
 from __future__ import annotations
 
 import importlib.resources
+import os
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +35,8 @@ _CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
 _OUTPUT: Final = (
     # Somebody's stored secrets are not the lake's.
     "SET allow_persistent_secrets = false;"
+    # What is kept for the next read is the memory of nobody's query.
+    " SET enable_external_file_cache = false;"
     " SET arrow_lossless_conversion = true; SET python_enable_replacements = false;"
     # Or it would write beside the user's own files, in the directory a program was started in.
     " SET temp_directory = ''"
@@ -82,6 +88,49 @@ def connect_confined(
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection
+
+
+class Idle:
+    """DuckDBs that have answered and wait for another read of the same tables, by one reader."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._held: OrderedDict[int, tuple[object, duckdb.DuckDBPyConnection]] = OrderedDict()
+
+    def take(
+        self, accesses: Iterable[Access], *, paths: Iterable[str] = (), limits: Limits = NO_LIMITS
+    ) -> Confined:
+        reached, single = tuple(accesses), frozenset(paths)
+        key = (os.getpid(), reached, single, limits)
+        with self._lock:
+            found = next((n for n, (held, _) in self._held.items() if held == key), None)
+            if found is not None:
+                return Confined(self, key, self._held.pop(found)[1])
+        return Confined(self, key, connect_confined(reached, paths=single, limits=limits))
+
+    def give(self, key: object, connection: duckdb.DuckDBPyConnection) -> None:
+        with self._lock:
+            self._held[id(connection)] = (key, connection)
+            oldest = self._held.popitem(last=False)[1][1] if len(self._held) > self._most else None
+        if oldest is not None:
+            oldest.close()
+
+
+class Confined:
+    """A DuckDB in use. `release` it after a full answer; what broke off is not used again."""
+
+    def __init__(self, idle: Idle, key: object, connection: duckdb.DuckDBPyConnection) -> None:
+        self._idle = idle
+        self._key = key
+        self.connection = connection
+
+    def release(self) -> None:
+        self._idle.give(self._key, self.connection)
+
+
+_IDLE_MAX: Final = 8
+IDLE: Final = Idle(_IDLE_MAX)
 
 
 def quoted(name: str) -> str:

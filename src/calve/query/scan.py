@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from calve.condition import Condition, parse_condition
 from calve.errors import InvalidRequest, MissingPart
-from calve.query.engine import NO_LIMITS, Limits, connect_confined, literal, quoted
+from calve.query.engine import IDLE, NO_LIMITS, Limits, connect_confined, literal, quoted
 from calve.query.rows import Rows, Shown
 from calve.query.stream import Budget, bounded
 from calve.tables.arrow_scan import arrow_batches
@@ -101,13 +101,11 @@ class Scan:
 
     def _by_duckdb(self, schema: pa.Schema, budget: Budget, limits: Limits) -> pa.RecordBatchReader:
         assert self.choice.access is not None
-        connection = connect_confined(
-            [self.choice.access], paths=self.choice.elsewhere, limits=limits
-        )
-        selected = ", ".join(map(quoted, self.columns))
-        with budget.working(connection):
-            reader = connection.execute(self.duckdb_sql(selected)).to_arrow_reader(BATCH_ROWS)
-        return bounded(reader, schema, budget, connection)
+        used = IDLE.take([self.choice.access], paths=self.choice.elsewhere, limits=limits)
+        query = self.duckdb_sql(", ".join(map(quoted, self.columns)))
+        with budget.working(used.connection):
+            reader = used.connection.execute(query).to_arrow_reader(BATCH_ROWS)
+        return bounded(reader, schema, budget, used)
 
     def _count(self, limits: Limits, spark: Callable[[], SparkSession] | None) -> int:
         if self.view.snapshot is None:
@@ -115,16 +113,13 @@ class Scan:
         if self.choice.engine is Engine.DUCKDB:
             assert self.choice.access is not None
             budget = Budget(limits, what=_WHAT)
-            with (
-                connect_confined(
-                    [self.choice.access], paths=self.choice.elsewhere, limits=limits
-                ) as connection,
-                budget.working(connection),
-            ):
-                inner = self.duckdb_sql("1")
-                found = connection.execute(f"SELECT count(*) FROM ({inner})").fetchone()  # noqa: S608
-                assert found is not None
-                return int(found[0])
+            used = IDLE.take([self.choice.access], paths=self.choice.elsewhere, limits=limits)
+            query = f"SELECT count(*) FROM ({self.duckdb_sql('1')})"  # noqa: S608
+            with budget.working(used.connection):
+                found = used.connection.execute(query).fetchone()
+            used.release()
+            assert found is not None
+            return int(found[0])
         return sum(map(len, _limited(self._chosen(limits, spark), self.limit)))
 
     def _chosen(

@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from calve.errors import CalveError, InvalidRequest, NotFound
-from calve.query.engine import NO_LIMITS, Limits, connect_confined, quoted
+from calve.query.engine import IDLE, NO_LIMITS, Idle, Limits, quoted
 from calve.query.rows import Rows, Shown
 from calve.query.scan import BATCH_ROWS, iceberg_source, require_spark, spark_batches
 from calve.query.statement import Statement, TableAt, parse_statement
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from calve.tables.catalog import LakeCatalog
 
 _WHAT: Final = "the statement"
+# A DuckDB that was given streams holds on to them, and is not for the next statement.
+_EACH_TIME: Final = Idle(0)
 _FLOATING: Final = ("FLOAT", "DOUBLE")
 # Types that Arrow or the formats of answers do not have, and what is shown instead.
 _EXPORTED: Final = re.compile(
@@ -162,12 +164,13 @@ def _answer(
     spark: Callable[[], SparkSession] | None,
 ) -> pa.RecordBatchReader:
     by_duckdb = [source for source in sources if not source.is_stream()]
-    connection = connect_confined(
+    streams = [_Stream(source, spark) for source in sources if source.is_stream()]
+    used = (_EACH_TIME if streams else IDLE).take(
         [source.choice.access for source in by_duckdb if source.choice.access],
         paths={path for source in by_duckdb for path in source.choice.elsewhere},
         limits=limits,
     )
-    streams = [_Stream(source, spark) for source in sources if source.is_stream()]
+    connection = used.connection
     for stream in streams:
         connection.register(stream.name, stream)
     budget = Budget(limits, what=_WHAT)
@@ -175,7 +178,7 @@ def _answer(
         reader = connection.execute(query).to_arrow_reader(BATCH_ROWS)
         if any(_is_foreign(field.type) for field in reader.schema):
             reader = connection.execute(_exported(connection, query)).to_arrow_reader(BATCH_ROWS)
-    answer = bounded(reader, _answer_schema(reader.schema), budget, connection)
+    answer = bounded(reader, _answer_schema(reader.schema), budget, used)
     return pa.RecordBatchReader.from_batches(answer.schema, _told(answer, streams))
 
 

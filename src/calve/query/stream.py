@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from calve.errors import InvalidRequest
-from calve.query.engine import Limits
+from calve.query.engine import Confined, Limits
 from calve.query.translate import translating_duckdb
 
 
@@ -76,11 +76,11 @@ def bounded(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     budget: Budget,
-    connection: duckdb.DuckDBPyConnection | None = None,
+    used: Confined | None = None,
 ) -> pa.RecordBatchReader:
     """The batches in this schema, no longer and no more than the budget allows."""
     return pa.RecordBatchReader.from_batches(
-        schema, _conformed(iter(batches), schema, budget, connection)
+        schema, _conformed(iter(batches), schema, budget, used)
     )
 
 
@@ -88,12 +88,14 @@ def _conformed(
     batches: Iterator[pa.RecordBatch],
     schema: pa.Schema,
     budget: Budget,
-    connection: duckdb.DuckDBPyConnection | None,
+    used: Confined | None,
 ) -> Iterator[pa.RecordBatch]:
     while True:
-        with budget.working(connection):
+        with budget.working(used.connection if used else None):
             batch = next(batches, None)
         if batch is None:
+            if used:
+                used.release()
             return
         budget.take(len(batch))
         if len(batch):
