@@ -189,6 +189,8 @@ HOSTILE = [
     "SELECT * FROM query_table('users')",
     "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT 1'))",
     "SELECT * FROM duckdb_secrets()",
+    "SELECT * FROM enable_logging()",
+    "SELECT * FROM arrow_scan(1, 2, 3)",
     "SELECT * FROM duckdb_settings()",
     "SELECT * FROM duckdb_views()",
     "SELECT * FROM duckdb_extensions()",

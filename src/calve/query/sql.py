@@ -103,8 +103,6 @@ class Source:
 def _guarded(name: str, kind: str) -> str:
     """The column, in a form that keeps DuckDB from skipping rows with NaN by bounds without it."""
     column = quoted(name)
-    if kind in _FLOATING:
-        return f"CASE WHEN isnan({column}) THEN 'nan'::{kind} ELSE {column} END AS {column}"
     if any(word in kind for word in _FLOATING):
         return f"CASE WHEN {column} IS NULL THEN NULL ELSE {column} END AS {column}"
     return column
