@@ -12,7 +12,7 @@ from calve.condition import Anything, Column, Compare, Fact, OneOf, all_of, any_
 
 # So many keys are listed one by one; more are told as ranges.
 _LISTED_MAX: Final = 200
-_RANGES: Final = 64
+_RANGES: Final = 32
 _COUNTED: Final = {
     "DATE": pa.int32(),
     "TIME": pa.int64(),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
 
 _SHOWN: Final = 5
+_HELD_BYTES: Final = 64 * 1024 * 1024
+
+# Rows that stay, and rows that take the places of others.
+_Piece: TypeAlias = tuple[pa.Table, pa.Table]
 
 
 def upsert_rows(
@@ -103,21 +108,31 @@ class _Upsert:
         if not len(matches.rows):
             return FileResult()
         found = pc.unique(matches.sources)
-        pieces = self._pieces(reader, task, matches)
-        # The first difference decides that the file is written; most often it comes at once.
-        if not any(replaced.num_rows for _, replaced in pieces):
+        pieces = self._from_first_difference(self._pieces(reader, task, matches))
+        if pieces is None:
             return FileResult(found=found)
         updated = 0
 
         def rows() -> Iterator[pa.Table]:
             nonlocal updated
-            for kept, replaced in self._pieces(reader, task, matches):
+            for kept, replaced in pieces or self._pieces(reader, task, matches):
                 updated += replaced.num_rows
                 yield kept
                 yield replaced
 
         outputs = self._rewrite.write(rows())
         return FileResult(updated, outputs, found)
+
+    def _from_first_difference(self, pieces: Iterator[_Piece]) -> Iterable[_Piece] | None:
+        """The pieces, if a row of theirs changes; none, to be read again, where that came late."""
+        seen: list[_Piece] = []
+        held_bytes = 0
+        for kept, replaced in pieces:
+            if replaced.num_rows:
+                return chain(seen, [(kept, replaced)], pieces) if held_bytes < _HELD_BYTES else ()
+            held_bytes += kept.nbytes
+            seen = [*seen, (kept, replaced)] if held_bytes < _HELD_BYTES else []
+        return None
 
     def _matches(self, reader: FileReader, task: FileScanTask) -> _Matches:
         rows: list[pa.Array] = []
@@ -132,7 +147,7 @@ class _Upsert:
 
     def _pieces(
         self, reader: FileReader, task: FileScanTask, matches: _Matches
-    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+    ) -> Iterator[_Piece]:
         """The file piece by piece: the rows that stay, and those that take the others' places."""
         others = [name for name in self._source.column_names if name not in self._keys]
         start = 0
@@ -140,6 +155,9 @@ class _Upsert:
             rows = pa.Table.from_batches([batch])
             places, sources = matches.between(start, start + rows.num_rows)
             start += rows.num_rows
+            if not len(places):
+                yield rows, rows.slice(0, 0)
+                continue
             new = self._source.take(sources)
             old = rows.take(places)
             different = self._engine.different(old.select(others), new.select(others))
