@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,8 @@ def bench_insert(catalog: LakeCatalog) -> None:
     for turn in range(7):
         peer = make(catalog, f"peer{turn}")
         make(catalog, f"own{turn}")
-        own.append(seconds(lambda n=turn: insert_rows(catalog, f"own{n}", rows)))
-        other.append(seconds(lambda table=peer: table.append(rows)))
+        own.append(seconds(partial(insert_rows, catalog, f"own{turn}", rows)))
+        other.append(seconds(partial(peer.append, rows)))
     report("insert 1 M rows; PyIceberg's append", own, other, "at most 1.2 x")
 
 
@@ -115,9 +116,9 @@ def bench_upsert(catalog: LakeCatalog) -> None:
                         delete_some(catalog.load_table(name))
                 own_name, peer_name = tables
                 source = some_rows(count, start=1_000_000 - count + count // 10, seed=7)
-                own.append(seconds(lambda: upsert_rows(catalog, own_name, source, ["id"])))  # noqa: B023
+                own.append(seconds(partial(upsert_rows, catalog, own_name, source, ["id"])))
                 table = catalog.load_table(peer_name)
-                other.append(seconds(lambda: table.upsert(source, ["id"])))  # noqa: B023
+                other.append(seconds(partial(table.upsert, source, ["id"])))
                 require_same(catalog, own_name, peer_name)
             what = f"upsert {count:,} into 1 M, {shape}; PyIceberg's"
             report(what, own, other, f"at least {claim} times as fast")
@@ -145,22 +146,18 @@ def bench_delete(catalog: LakeCatalog) -> None:
             insert_rows(catalog, name, some_rows(1_000_000, start=part * 1_000_000, seed=part))
         files = [task.file for task in catalog.load_table(name).scan().plan_files()]
         paths = [Path(file.file_path.removeprefix("file://")) for file in files]
-
-        def rewrite() -> None:
-            for path in paths:  # noqa: B023
-                rows = pq.read_table(path)
-                kept = rows.filter(pc.field("id") % 100 != 0) if hasattr(pc, "mod") else _kept(rows)
-                pq.write_table(kept, path.with_suffix(".copy"), compression="zstd")
-
-        other.append(seconds(rewrite))
-        own.append(seconds(lambda: delete_rows(catalog, name, "id % 100 = 0")))  # noqa: B023
+        other.append(seconds(partial(rewrite, paths)))
+        own.append(seconds(partial(delete_rows, catalog, name, "id % 100 = 0")))
     report("delete 1 % of 10 M; pyarrow alone", own, other, "at most 1.5 x")
 
 
-def _kept(rows: pa.Table) -> pa.Table:
-    ids = rows["id"]
-    rest = pc.subtract(ids, pc.multiply(pc.divide(ids, 100), 100))
-    return rows.filter(pc.not_equal(rest, 0))
+def rewrite(paths: list[Path]) -> None:
+    for path in paths:
+        rows = pq.read_table(path)
+        ids = rows["id"]
+        rest = pc.subtract(ids, pc.multiply(pc.divide(ids, 100), 100))
+        copy = path.with_suffix(".copy")
+        pq.write_table(rows.filter(pc.not_equal(rest, 0)), copy, compression="zstd")
 
 
 def bench_csv(directory: Path) -> None:
