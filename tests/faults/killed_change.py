@@ -92,7 +92,7 @@ def watch(catalog: LakeCatalog, steps: Steps) -> None:
         steps.step("create")
         return _Stream(create(self, overwrite), steps)
 
-    PyArrowFile.create = watched_create  # type: ignore[method-assign, assignment]
+    PyArrowFile.create = watched_create  # type: ignore[method-assign]
     around(PyArrowFile, "open")
     around(PyArrowFileIO, "delete")
     around(Path, "replace")

@@ -10,5 +10,16 @@ from calve.changes.delete import delete_rows
 from calve.changes.insert import insert_rows
 from calve.changes.update import Expression, update_rows
 from calve.changes.upsert import upsert_rows
+from calve.changes.with_spark import delete_with_spark, update_with_spark, upsert_with_spark
 
-__all__ = ["Change", "Expression", "delete_rows", "insert_rows", "update_rows", "upsert_rows"]
+__all__ = [
+    "Change",
+    "Expression",
+    "delete_rows",
+    "delete_with_spark",
+    "insert_rows",
+    "update_rows",
+    "update_with_spark",
+    "upsert_rows",
+    "upsert_with_spark",
+]

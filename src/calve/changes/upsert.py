@@ -54,10 +54,10 @@ def upsert_rows(
     """
     rewrite = Rewrite(catalog, name, "upsert", branch=branch)
     schema = rewrite.table.schema()
-    _require_keys(keys, schema)
+    require_keys(keys, schema)
     source = open_input(data, schema=schema, format=format).read_all()
     with RowEngine() as engine:
-        _require_one_row_for_each_key(engine, source, keys)
+        require_one_row_for_each_key(engine, source, keys)
         upsert = _Upsert(rewrite, engine, source, keys)
         return rewrite.run(upsert.plan)
 
@@ -95,7 +95,7 @@ class _Upsert:
         """Somebody else may change the table's columns between two attempts."""
         schema = self._rewrite.table.schema()
         if schema.schema_id != self._schema_id:
-            _require_keys(self._keys, schema)
+            require_keys(self._keys, schema)
             self._source = conform(self._source, schema).read_all()
             self._schema_id = schema.schema_id
 
@@ -209,7 +209,8 @@ def _joined(numbers: Sequence[pa.Array]) -> pa.Array:
     return pa.concat_arrays(numbers) if numbers else pa.array([], pa.int64())
 
 
-def _require_keys(keys: Sequence[str], schema: Schema) -> None:
+def require_keys(keys: Sequence[str], schema: Schema) -> None:
+    """Refuse what are no columns that could tell rows apart."""
     if isinstance(keys, str):
         raise InvalidRequest("the keys are one text", hint=f"write keys=[{keys!r}]")
     if not keys:
@@ -223,7 +224,7 @@ def _require_keys(keys: Sequence[str], schema: Schema) -> None:
             raise InvalidRequest(f"column {key!r} cannot be a key", hint="name a plain column")
 
 
-def _require_one_row_for_each_key(engine: RowEngine, source: pa.Table, keys: Sequence[str]) -> None:
+def require_one_row_for_each_key(engine: RowEngine, source: pa.Table, keys: Sequence[str]) -> None:
     for key in keys:
         if source.column(key).null_count:
             first = pc.index(source.column(key).is_null(), value=True).as_py() + 1

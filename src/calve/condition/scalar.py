@@ -11,7 +11,7 @@ from calve.condition.binding import common_type, require_type
 from calve.condition.checks import checked
 from calve.condition.columns import Column, Scope
 from calve.condition.grammar import check_size, read_tree
-from calve.condition.spark import spark_text
+from calve.condition.spark import spark_value_text
 from calve.condition.text import duckdb_text
 from calve.errors import InvalidRequest
 
@@ -44,7 +44,7 @@ class Scalar:
 
     def spark_sql(self) -> str:
         """The expression for Spark SQL. InvalidRequest where Spark could answer otherwise."""
-        return spark_text(self._tree, self.used)
+        return spark_value_text(self._tree, self.type, self.used)
 
     def __repr__(self) -> str:
         return f"Scalar({self.text!r}, {self.type!r})"
