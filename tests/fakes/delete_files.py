@@ -61,9 +61,15 @@ class _Deletes(_Snapshot):
 
 
 def delete_positions(
-    table: Table, positions: Mapping[str, Sequence[int]], branch: str = "main"
+    table: Table,
+    positions: Mapping[str, Sequence[int]],
+    *,
+    row_bounds: Mapping[int, bytes] | None = None,
 ) -> None:
-    """Delete rows by their places in data files of the newest partitioning."""
+    """Delete rows by their places in data files of the newest partitioning.
+
+    Some engines write the deleted rows along, so that the delete file has bounds of theirs.
+    """
     files = {task.file.file_path: task.file for task in table.scan().plan_files()}
     deletes = []
     for path, places in positions.items():
@@ -71,7 +77,7 @@ def delete_positions(
             [pa.array([path] * len(places)), pa.array(places, pa.int64())],
             schema=pa.schema([_PATH, _POSITION]),
         )
-        bounds = {2147483546: path.encode()}
+        bounds = {2147483546: path.encode(), **(row_bounds or {})}
         deletes.append(
             _delete_file(
                 table,
@@ -82,7 +88,7 @@ def delete_positions(
                 upper_bounds=bounds,
             )
         )
-    _commit(table, deletes, branch)
+    _commit(table, deletes)
 
 
 def delete_equal(table: Table, column: str, values: Sequence[Any]) -> None:
@@ -94,7 +100,7 @@ def delete_equal(table: Table, column: str, values: Sequence[Any]) -> None:
     file = _delete_file(
         table, rows, DataFileContent.EQUALITY_DELETES, equality_ids=[source.field_id]
     )
-    _commit(table, [file], "main")
+    _commit(table, [file])
 
 
 def _delete_file(table: Table, rows: pa.Table, content: DataFileContent, **given: Any) -> DataFile:
@@ -114,8 +120,8 @@ def _delete_file(table: Table, rows: pa.Table, content: DataFileContent, **given
     return file
 
 
-def _commit(table: Table, deletes: list[DataFile], branch: str) -> None:
-    producer = _Deletes(_Transaction(table), Edit(), branch)
+def _commit(table: Table, deletes: list[DataFile]) -> None:
+    producer = _Deletes(_Transaction(table), Edit(), "main")
     producer.deletes = deletes
     updates, requirements = producer._commit()
     table._do_commit(updates, requirements)

@@ -198,6 +198,13 @@ def test_upsert_of_many_keys_reads_only_files_that_may_have_them(catalog: LakeCa
     assert sum(row[1] == "y" for row in rows(catalog)) == 600
 
 
+def test_the_last_of_many_keys_is_looked_for_too(catalog: LakeCatalog) -> None:
+    make(catalog, [(5, "x", 0.0)], [(10_000, "x", 0.0)])
+    data = [{"id": n, "name": "y", "price": 0.0} for n in (*range(300), 10_000)]
+    change = upsert_rows(catalog, "t", data, ["id"])
+    assert (change.updated_rows, change.inserted_rows) == (2, 299)
+
+
 @pytest.mark.parametrize(
     ("data", "keys", "said"),
     [
@@ -247,6 +254,28 @@ def test_rows_that_were_deleted_by_position_do_not_come_back(
     assert rows(catalog) == [A, C, (5, "e", 5.0)]
     change(catalog)
     assert rows(catalog) == sorted(expected, key=repr)
+
+
+def test_the_bounds_of_deletes_do_not_hide_them(catalog: LakeCatalog) -> None:
+    make(catalog, [A, B, C])
+    (path,) = paths(catalog)
+    two = (2).to_bytes(8, "little")
+    delete_positions(catalog.load_table("t"), {path: [1]}, row_bounds={1: two})
+    assert update_rows(catalog, "t", {"price": 0.0}, "id = 3").updated_rows == 1
+    assert rows(catalog) == [A, (3, "c", 0.0)]
+
+
+def test_a_file_that_lost_rows_meanwhile_is_worked_out_again(catalog: LakeCatalog) -> None:
+    make(catalog, [A, B, C])
+    (path,) = paths(catalog)
+
+    def somebody_is_first(commit: Any) -> Any:
+        delete_positions(catalog.load_table("t"), {path: [1]})
+        return commit()
+
+    with lying(catalog, somebody_is_first):
+        update_rows(catalog, "t", {"price": 0.0}, "id = 3")
+    assert rows(catalog) == [A, (3, "c", 0.0)]
 
 
 def test_equality_deletes_are_left_to_spark(catalog: LakeCatalog) -> None:
@@ -340,6 +369,20 @@ def test_files_that_others_replaced_meanwhile_are_worked_out_again(catalog: Lake
     assert rows(catalog) == sorted(
         [(1, "a", 12.0), B, (3, "again", None), (4, "d", None)], key=repr
     )
+
+
+def test_new_keys_that_others_insert_meanwhile_are_not_inserted_again(catalog: LakeCatalog) -> None:
+    make(catalog, [A])
+
+    def somebody_is_first(commit: Any) -> Any:
+        insert_rows(catalog, "t", [{"id": 9, "name": "theirs"}])
+        return commit()
+
+    data = [{"id": 9, "name": "ours"}, {"id": 10, "name": "new"}]
+    with lying(catalog, somebody_is_first):
+        change = upsert_rows(catalog, "t", data, ["id"])
+    assert (change.updated_rows, change.inserted_rows) == (1, 1)
+    assert rows(catalog) == sorted([A, (9, "ours", None), (10, "new", None)], key=repr)
 
 
 def test_a_change_that_always_comes_second_gives_up_and_leaves_nothing(
