@@ -36,8 +36,12 @@ LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 # Methods that a library's class has and ours overrides.
 NAMED_BY_LIBRARIES = {"get_command", "get_backoff_time", "get_retry_after"}
-# The log's two act for many callers at once: what is wrong with one must not reach the others.
-BROAD = {"cli/main.py", "tables/translate.py", "wal/group.py", "wal/pending.py"}
+# A commit asks the table what happened, whatever the exception was. The log's two act for many
+# callers at once: what is wrong with one must not reach the others.
+BROAD = {
+    *("cli/main.py", "tables/commit.py", "tables/translate.py"),
+    *("wal/group.py", "wal/pending.py"),
+}
 
 
 def relative(path: Path) -> str:

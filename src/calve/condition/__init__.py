@@ -25,8 +25,11 @@ from calve.condition.facts import (
     Nothing,
     OneOf,
     StartsWith,
+    all_of,
+    any_of,
 )
 from calve.condition.functions import FUNCTIONS
+from calve.condition.scalar import Scalar, parse_scalar
 
 __all__ = [
     "FUNCTIONS",
@@ -42,6 +45,10 @@ __all__ = [
     "IsNull",
     "Nothing",
     "OneOf",
+    "Scalar",
     "StartsWith",
+    "all_of",
+    "any_of",
     "parse_condition",
+    "parse_scalar",
 ]

@@ -76,6 +76,20 @@ def require_boolean(sql: str, columns: Sequence[Column]) -> None:
         )
 
 
+def require_type(sql: str, cast_sql: str, columns: Sequence[Column]) -> str:
+    """The type of an expression; refused where DuckDB cannot bind it or cast it."""
+    rows = _from(columns)
+    try:
+        kind = _types(f"SELECT {sql} {rows}")[0]
+        _cursor().execute(f"SELECT {cast_sql} {rows}").fetchall()
+    except duckdb.Error as error:
+        raise InvalidRequest(
+            f"the expression does not fit the table: {_first_line(error)}",
+            hint="an expression is such as: age + 1, or upper(name)",
+        ) from error
+    return kind
+
+
 def types_of(expressions: Sequence[str], columns: Sequence[Column]) -> list[str]:
     """The type of each expression, in DuckDB's words."""
     return list(_types_cached(tuple(expressions), tuple(columns)))

@@ -13,7 +13,7 @@ from calve.condition.checks import checked
 from calve.condition.columns import Column, Scope
 from calve.condition.facts import Fact
 from calve.condition.grammar import check_size, read_tree
-from calve.condition.nan import guarded_text
+from calve.condition.nan import guarded, guarded_text
 from calve.condition.outline import outline
 from calve.condition.spark import spark_text
 from calve.condition.text import duckdb_text
@@ -63,6 +63,13 @@ class Condition:
         InvalidRequest where Spark could decide otherwise than DuckDB for some row.
         """
         return spark_text(self._tree, self.used)
+
+    def spark_filter(self) -> str:
+        """The condition for Spark SQL over files, which may hold NaN.
+
+        As `duckdb_filter`: Iceberg's bounds say nothing of NaN, so Spark skips files that hold it.
+        """
+        return spark_text(guarded(self._tree, self.used), self.used)
 
     def facts(self) -> Fact:
         """What holds in every row for which the condition is true, as far as that is known."""

@@ -1,4 +1,4 @@
-"""Keeps NaN in sight of DuckDB, which skips files and rows by bounds that leave it out."""
+"""Keeps NaN in sight of engines, which skip files and rows by bounds that leave it out."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ _FLOATING: Final = frozenset({"FLOAT", "DOUBLE"})
 
 def guarded_text(tree: exp.Expr, columns: Sequence[Column]) -> str:
     """The text for DuckDB, with each floating value as a CASE that changes nothing."""
+    return duckdb_text(guarded(tree, columns))
+
+
+def guarded(tree: exp.Expr, columns: Sequence[Column]) -> exp.Expr:
+    """The tree with each floating value as a CASE that changes nothing."""
     holder = exp.Paren(this=tree.copy())
     for node in list(holder.find_all(exp.Column, exp.Dot, exp.Bracket)):
         if isinstance(node.parent, exp.Dot):
@@ -23,7 +28,8 @@ def guarded_text(tree: exp.Expr, columns: Sequence[Column]) -> str:
         (kind,) = types_of([duckdb_text(node)], columns)
         if kind in _FLOATING:
             node.replace(_guarded(node.copy(), kind))
-    return duckdb_text(holder.this)
+    inner: exp.Expr = holder.this
+    return inner.pop()
 
 
 def _guarded(node: exp.Expr, kind: str) -> exp.Expr:

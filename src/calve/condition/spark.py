@@ -60,6 +60,12 @@ def spark_text(tree: exp.Expr, columns: Sequence[Column]) -> str:
     return sql(exp.Paren(this=_Spark(columns).boolean(tree)), "spark")
 
 
+def spark_value_text(tree: exp.Expr, kind: str, columns: Sequence[Column]) -> str:
+    """The text for Spark of a value, as one of a type of DuckDB."""
+    value = _Spark(columns)._converted(tree, kind)  # noqa: SLF001
+    return sql(exp.Paren(this=value), "spark")
+
+
 def _refused(node: exp.Expr, why: str) -> InvalidRequest:
     return InvalidRequest(f"Spark cannot decide {shown(node)!r} as DuckDB does: {why}", hint=_HINT)
 
@@ -255,7 +261,7 @@ class _Spark:
                 raise _refused(node, "a date has no time there")
             return exp.Anonymous(this=name, expressions=[self.value(arguments[0])])
         found = _CALLS.get(name)
-        if found is None or found[1] != kinds:
+        if found is None or (found[1] != kinds and (name, kinds) != ("isnan", ("FLOAT",))):
             raise _refused(node, "the function is not known to be the same there")
         return exp.Anonymous(this=found[0], expressions=[self.value(item) for item in arguments])
 

@@ -6,9 +6,11 @@ it. If deleting is cut short, the files left over belong to nobody, and orphan r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
@@ -16,6 +18,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from calve.tables.snapshots import as_utc
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +81,15 @@ def delete_files(io: FileIO, files: Iterable[str]) -> None:
             io.delete(file)
         except FileNotFoundError:
             continue
+
+
+def clear_away(io: FileIO, files: Iterable[str]) -> None:
+    """Delete files that never became part of a table; one that resists is left to orphan removal.
+
+    For use while an error is on its way, which must not be hidden by another.
+    """
+    for file in files:
+        try:
+            delete_files(io, [file])
+        except OSError as error:
+            _LOG.warning("a file is left over", extra={"file": file, "reason": str(error)})

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import residual_evaluator_of
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 
-from calve.condition import Condition
-from calve.tables.pruning import to_iceberg
+from calve.condition import Condition, Fact
+from calve.errors import InvalidRequest
+from calve.tables.pruning import fact_to_iceberg, to_iceberg
 
 
 class _Planner(ManifestGroupPlanner):
@@ -25,6 +27,15 @@ class _Planner(ManifestGroupPlanner):
         return lambda _: residual_evaluator_of(
             spec=spec, expr=AlwaysTrue(), case_sensitive=True, schema=schema
         )
+
+    def _build_metrics_evaluator(self) -> Callable[[DataFile], bool]:
+        """Bounds choose data files only.
+
+        A delete file may have bounds of the rows it deletes, and a data file that is read, let
+        alone rewritten, without one of its deletes gets back rows that are gone.
+        """
+        chosen = super()._build_metrics_evaluator()
+        return lambda file: file.content != DataFileContent.DATA or chosen(file)
 
 
 def files_to_read(
@@ -36,13 +47,46 @@ def files_to_read(
     if snapshot is None:
         return []
     schema = scan.projection()
-    # The planner looks names up in the metadata's schema, which must be the snapshot's own.
+    expression = to_iceberg(condition, schema)
+    return _planned(table, snapshot.manifests(table.io), expression, schema)
+
+
+def files_to_change(table: Table, fact: Fact, *, snapshot_id: int | None) -> list[FileScanTask]:
+    """The files, each with its delete files, outside of which the fact holds for no row.
+
+    By the table's newest schema, which is the one that a change is written with, on any branch.
+    InvalidRequest where there are deletes that would be lost with a rewritten file.
+    """
+    snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+    if snapshot is None:
+        return []
+    manifests = snapshot.manifests(table.io)
+    _refuse_equality_deletes(table, manifests)
+    schema = table.schema()
+    return _planned(table, manifests, fact_to_iceberg(fact, schema), schema)
+
+
+def _planned(
+    table: Table, manifests: list[ManifestFile], expression: BooleanExpression, schema: Schema
+) -> list[FileScanTask]:
+    # The planner looks names up in the metadata's schema.
     metadata = table.metadata.model_copy(update={"current_schema_id": schema.schema_id})
     planner = _Planner(
         table_metadata=metadata,
         io=table.io,
-        row_filter=to_iceberg(condition, schema),
+        row_filter=expression,
         case_sensitive=True,
-        options=scan.options,
     )
-    return list(planner.plan_files(snapshot.manifests(table.io)))
+    return list(planner.plan_files(manifests))
+
+
+def _refuse_equality_deletes(table: Table, manifests: list[ManifestFile]) -> None:
+    for manifest in manifests:
+        if manifest.content != ManifestContent.DELETES:
+            continue
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            if entry.data_file.content == DataFileContent.EQUALITY_DELETES:
+                raise InvalidRequest(
+                    "the table has equality deletes, which only Spark can read",
+                    hint='use engine="spark", or compact the table first',
+                )

@@ -100,7 +100,12 @@ _FLOAT_MAX: Final = (2.0 - 2.0**-23) * 2.0**127
 
 def to_iceberg(condition: Condition, schema: Schema) -> BooleanExpression:
     """A PyIceberg expression that no row escapes for which the condition is true."""
-    return _expression(condition.facts(), schema)
+    return fact_to_iceberg(condition.facts(), schema)
+
+
+def fact_to_iceberg(fact: Fact, schema: Schema) -> BooleanExpression:
+    """A PyIceberg expression that no row escapes for which the fact holds."""
+    return _expression(fact, schema)
 
 
 def _expression(fact: Fact, schema: Schema) -> BooleanExpression:

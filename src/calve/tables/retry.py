@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+from tenacity import (
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_exponential_jitter,
+    wait_random_exponential,
+)
 
 from calve.settings import RetrySettings
 
 _T = TypeVar("_T")
+# Iceberg's own, for tables that say nothing.
+_COMMIT_DEFAULTS: Final = {
+    "commit.retry.num-retries": 4,
+    "commit.retry.min-wait-ms": 100,
+    "commit.retry.max-wait-ms": 60_000,
+    "commit.retry.total-timeout-ms": 1_800_000,
+}
 
 
 def retried(
@@ -28,3 +42,26 @@ def retried(
         reraise=True,
     )
     return attempts(work)
+
+
+def retried_commit(
+    work: Callable[[], _T],
+    properties: Mapping[str, str],
+    is_passing: Callable[[BaseException], bool],
+) -> _T:
+    """Do the work as often and with such waits as the table's `commit.retry.*` properties say."""
+    retries, least_ms, most_ms, total_ms = (
+        _amount(properties, name, default) for name, default in _COMMIT_DEFAULTS.items()
+    )
+    attempts = Retrying(
+        stop=stop_after_attempt(retries + 1) | stop_after_delay(total_ms / 1000),
+        wait=wait_random_exponential(multiplier=least_ms / 1000, max=most_ms / 1000),
+        retry=retry_if_exception(is_passing),
+        reraise=True,
+    )
+    return attempts(work)
+
+
+def _amount(properties: Mapping[str, str], name: str, default: int) -> int:
+    text = properties.get(name, "")
+    return int(text) if text.isdecimal() else default

@@ -6,6 +6,7 @@ snapshot was current when, so a rollback is seen as it happened.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -139,6 +140,26 @@ def data_files(table: Table, snapshot_id: int) -> dict[str, DataFile]:
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
         if entry.data_file.content == 0
     }
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSummary:
+    id: int
+    summary: Mapping[str, str]
+
+
+def snapshots_since(table: Table, branch: str, snapshot_id: int | None) -> list[SnapshotSummary]:
+    """What was committed to a branch after a snapshot of it, newest first."""
+    found: list[SnapshotSummary] = []
+    for each in ancestors_of(table.snapshot_by_name(branch), table.metadata):
+        if each.snapshot_id == snapshot_id:
+            break
+        found.append(
+            SnapshotSummary(
+                each.snapshot_id, each.summary.additional_properties if each.summary else {}
+            )
+        )
+    return found
 
 
 def as_utc(moment: datetime) -> datetime:

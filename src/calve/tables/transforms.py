@@ -203,7 +203,7 @@ def _unquoted(name: str) -> str:
 def _refuse_unwritable(
     transform: Transform[Any, Any], column: NestedField, expression: str
 ) -> None:
-    if _cannot_write(transform, column.field_type):
+    if cannot_write(transform, column.field_type):
         raise InvalidRequest(
             f"{expression!r}: {_word(transform)} of {type_name(column.field_type)} cannot be "
             f"written yet (column {column.name!r})",
@@ -212,7 +212,7 @@ def _refuse_unwritable(
         )
 
 
-def _cannot_write(transform: Transform[Any, Any], source: IcebergType) -> bool:
+def cannot_write(transform: Transform[Any, Any], source: IcebergType) -> bool:
     """Whether PyIceberg's writer fails on this pair; a test tries every other pair."""
     return (
         (isinstance(transform, IdentityTransform) and isinstance(source, UUIDType))

@@ -7,21 +7,23 @@ then, and that is what the caller is told.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier, Properties
-from sqlalchemy import Engine, inspect
+from sqlalchemy import Engine, inspect, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.orm import Session
 
 from calve.errors import NotFound
 from calve.settings import RetrySettings
 from calve.tables.retry import retried
 from calve.tables.translate import reading_metadata
+from calve.tables.version_hint import publish_hint
 
 _INIT_ATTEMPTS: Final = 5
 
@@ -80,13 +82,37 @@ class EngineCatalog(SqlCatalog):
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
         try:
-            return super().commit_table(table, requirements, updates)
+            response = super().commit_table(table, requirements, updates)
         except DBAPIError as error:
             if not _is_broken(error):
                 raise
             raise CommitStateUnknownException(
                 f"the connection to the catalog broke during a commit: {error.orig}"
             ) from error
+        self._publish(table.name(), response.metadata.location, response.metadata_location)
+        return response
+
+    def create_table(self, identifier: str | Identifier, *arguments: Any, **options: Any) -> Table:
+        table = super().create_table(identifier, *arguments, **options)
+        self._publish(table.name(), table.location(), table.metadata_location)
+        return table
+
+    def _publish(self, identifier: Identifier, location: str, metadata_location: str) -> None:
+        publish_hint(location, metadata_location, lambda: self._pointer(identifier))
+
+    def _pointer(self, identifier: Identifier) -> str | None:
+        """The newest metadata file; None where it cannot be told."""
+        wanted = select(IcebergTables.metadata_location).where(
+            IcebergTables.catalog_name == self.name,
+            IcebergTables.table_namespace
+            == Catalog.namespace_to_string(Catalog.namespace_from(identifier)),
+            IcebergTables.table_name == Catalog.table_name_from(identifier),
+        )
+        try:
+            with Session(self.engine) as session:
+                return session.scalar(wanted)
+        except DBAPIError:
+            return None
 
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
         with reading_metadata(str(orm_table.metadata_location)):

@@ -1,0 +1,131 @@
+"""Gives columns of some rows new values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from calve.changes.change import Change
+from calve.changes.rewrite import FileChanges, FileResult, Rewrite
+from calve.changes.rows import divided, meant_rows
+from calve.condition import Scalar, parse_condition, parse_scalar
+from calve.errors import InvalidRequest
+from calve.model import TableName
+from calve.query.row_engine import RowEngine
+from calve.tables.catalog import LakeCatalog
+from calve.tables.condition_columns import condition_columns
+from calve.tables.inputs import open_input
+from calve.tables.nearest import meant
+from calve.tables.reading import FileReader
+from calve.tables.schemas import arrow_schema
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import FileScanTask
+
+_EVERY_ROW = "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A value that is worked out for each row: `Expression("age + 1")`.
+
+    Written in the language of conditions. Numbers are rounded to the column's type; what does not
+    fit it is an InvalidRequest, and the table stays as it was.
+    """
+
+    text: str
+
+
+class Assignments:
+    """The new values of some columns: the same for all rows, or worked out for each."""
+
+    def __init__(self, updates: Mapping[str, object], schema: Schema) -> None:
+        if not updates:
+            raise InvalidRequest("nothing to update", hint='name a column: {"age": 30}')
+        arrow = arrow_schema(schema)
+        columns = {column.name: column for column in condition_columns(schema)}
+        self.constants: dict[str, pa.Scalar] = {}
+        self.scalars: dict[str, tuple[Scalar, pa.DataType]] = {}
+        for name, value in updates.items():
+            if name not in arrow.names:
+                raise InvalidRequest(
+                    f"the table has no column {name!r}{meant(name, arrow.names)}",
+                    hint=f"its columns are {', '.join(map(repr, arrow.names[:10]))}",
+                )
+            field = arrow.field(name)
+            if not isinstance(value, Expression):
+                self.constants[name] = _constant(value, field)
+                continue
+            if name not in columns:
+                raise InvalidRequest(f"column {name!r}: no expression gives such a type")
+            scalar = parse_scalar(value.text, columns[name].type, list(columns.values()))
+            self.scalars[name] = (scalar, field.type)
+
+    def applied(self, engine: RowEngine, rows: pa.Table) -> pa.Table:
+        """The rows with their new values."""
+        values = engine.values(rows, self.scalars) if self.scalars else None
+        for place, name in enumerate(rows.column_names):
+            if name in self.constants:
+                rows = rows.set_column(place, name, pa.repeat(self.constants[name], rows.num_rows))
+            elif values is not None and name in self.scalars:
+                rows = rows.set_column(place, name, values.column(name))
+        return rows
+
+
+def update_rows(
+    catalog: LakeCatalog,
+    name: TableName | str,
+    updates: Mapping[str, object],
+    where: str | None = None,
+    *,
+    branch: str | None = None,
+) -> Change:
+    """Set columns of the rows for which the condition is true; of all rows without one.
+
+    A value is a Python value that fits the column, or an `Expression` over the row as it was.
+    """
+    rewrite = Rewrite(catalog, name, "update", branch=branch)
+    with RowEngine() as engine:
+
+        def plan() -> FileChanges:
+            schema = rewrite.table.schema()
+            condition = parse_condition(
+                _EVERY_ROW if where is None else where, condition_columns(schema)
+            )
+            assignments = Assignments(updates, schema)
+
+            def work(reader: FileReader, task: FileScanTask) -> FileResult:
+                mask = meant_rows(engine, reader, task, condition)
+                updated = pc.sum(mask).as_py() or 0
+                if not updated:
+                    return FileResult()
+                return FileResult(updated, rewrite.write(rows(reader, task, mask)))
+
+            def rows(
+                reader: FileReader, task: FileScanTask, mask: pa.ChunkedArray
+            ) -> Iterator[pa.Table]:
+                for kept, changed in divided(reader, task, mask):
+                    yield kept
+                    yield assignments.applied(engine, changed)
+
+            changes = FileChanges()
+            for file, result in rewrite.results(condition.facts(), work):
+                if result.is_touched:
+                    changes.removed.append(file)
+                    changes.added.extend(result.outputs)
+                    changes.updated_rows += result.changed_rows
+            return changes
+
+        return rewrite.run(plan)
+
+
+def _constant(value: object, field: pa.Field) -> pa.Scalar:
+    """The value as the column holds it, by the rules that rows are read with."""
+    target = pa.schema([field])
+    column = open_input([{field.name: value}], schema=target).read_all().column(0)
+    return column[0]

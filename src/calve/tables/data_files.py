@@ -1,0 +1,337 @@
+"""Arrow batches of any number become a table's data files; memory is bounded.
+
+The only place that uses PyIceberg's private writer. Rows are gathered to pieces, by partition, and
+each piece is a row group of an open file; a file is closed when it has reached the table's target
+size on disk. Where the table has a sort order, a piece is sorted and is a file of its own.
+
+Files are named for the operation that wrote them. Until somebody commits them, no table knows them;
+if writing fails they are deleted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from types import TracebackType
+from typing import Any, Final, Self
+from uuid import uuid4
+
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    ParquetFormatModel,
+    ParquetFormatWriter,
+    _to_requested_schema,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.typedef import Record
+from pyiceberg.utils.properties import property_as_int
+
+from calve.errors import InvalidRequest
+from calve.tables.expiry import clear_away
+from calve.tables.partitions import Partitioner, Place
+from calve.tables.sorting import sorted_rows
+from calve.tables.staging import require_writable
+from calve.tables.translate import translating
+
+PIECE_BYTES: Final = 64 * 1024 * 1024
+# An input must be this much longer before one more file is written beside the others.
+_LANE_BYTES: Final = 4 * PIECE_BYTES
+_LANES_MAX: Final = 4
+_OPEN_MAX: Final = 256
+_PARQUET: Final = ParquetFormatModel()
+
+
+def new_operation_id(operation: str) -> str:
+    """A name for one operation on one table, with which the names of its files begin."""
+    return f"{operation}-{uuid4()}"
+
+
+def write_data_files(
+    table: Table, batches: Iterable[pa.RecordBatch], *, operation_id: str
+) -> list[DataFile]:
+    """The rows as data files, none of them in the table yet."""
+    with DataFileWriter(table, operation_id=operation_id) as writer:
+        for batch in batches:
+            writer.write(pa.Table.from_batches([batch]))
+        return writer.finish()
+
+
+class DataFileWriter:
+    """Writes data files of one table. A context manager: left without `finish`, it leaves nothing.
+
+    Not for several threads; it has threads of its own.
+    """
+
+    def __init__(self, table: Table, *, operation_id: str) -> None:
+        require_writable(table)
+        self._layout = _Layout(table, operation_id)
+        self._partitioner = Partitioner(table.spec(), table.schema())
+        self._sort_order = table.sort_order()
+        self._schema = table.schema()
+        is_plain = self._sort_order.is_unsorted and table.spec().is_unpartitioned()
+        # Larger where pieces would be cut up among partitions, or are whole files.
+        self._gathered_max = PIECE_BYTES if is_plain else 2 * PIECE_BYTES
+        self._lanes_max = max(1, min(os.cpu_count() or 1, _LANES_MAX))
+        self._pool = ThreadPoolExecutor(self._lanes_max, thread_name_prefix="calve-write")
+        self._incoming = _Rows()
+        self._gathered: dict[Place | None, _Rows] = {}
+        self._gathered_bytes = 0
+        self._seen_bytes = 0
+        self._open: dict[Place | None, list[_OpenFile]] = {}
+        self._running: set[Future[None]] = set()
+        self._begun: list[_OpenFile] = []
+        self._done: list[DataFile] | None = None
+        self.rows = 0
+
+    def write(self, rows: pa.Table) -> None:
+        """Take rows that have the table's columns; those before may still be on their way."""
+        with translating():
+            if rows.num_rows:
+                self._incoming.add(self._layout.fitted(rows))
+                self.rows += rows.num_rows
+            if self._incoming.bytes >= PIECE_BYTES // 2:
+                self._divide()
+
+    def finish(self) -> list[DataFile]:
+        """The files with all rows that were written."""
+        with translating():
+            self._divide()
+            for place in list(self._gathered):
+                self._flush(place)
+            for place in list(self._open):
+                self._close(self._open.pop(place))
+            self._await(0)
+            self._done = [file.described() for file in self._begun]
+        return self._done
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        wait(self._running)
+        self._pool.shutdown()
+        if self._done is None:
+            for file in self._begun:
+                file.abandon()
+            clear_away(self._layout.io, [file.path for file in self._begun])
+
+    def _divide(self) -> None:
+        """Give the rows that came in to their partitions, and write where that makes too many."""
+        incoming, self._incoming = self._incoming, _Rows()
+        if not incoming.parts:
+            return
+        for place, part in self._partitioner.divide(pa.concat_tables(incoming.parts)):
+            size = self._gathered.setdefault(place, _Rows()).add(part)
+            self._gathered_bytes += size
+            self._seen_bytes += size
+        while self._gathered_bytes >= self._gathered_max:
+            self._flush(max(self._gathered, key=lambda place: self._gathered[place].bytes))
+
+    def _flush(self, place: Place | None) -> None:
+        gathered = self._gathered.pop(place)
+        self._gathered_bytes -= gathered.bytes
+        piece = pa.concat_tables(gathered.parts)
+        if not self._sort_order.is_unsorted:
+            file = self._begin(place)
+            order = self._sort_order
+
+            def write_sorted() -> None:
+                file.write(sorted_rows(piece, order, self._schema))
+                file.close()
+
+            self._submit(file, write_sorted)
+            return
+        file = self._lane(place)
+        self._submit(file, lambda: file.write(piece))
+
+    def _lane(self, place: Place | None) -> _OpenFile:
+        """An open file of the partition that is idle, or a new one."""
+        known = self._open.pop(place, [])
+        self._close([each for each in known if each.is_full()])
+        files = [each for each in known if not each.is_full()]
+        # Put back last: the first is the one that was not written to for the longest time.
+        self._open[place] = files
+        idle = next((each for each in files if each.is_idle()), None)
+        lanes = 1 if place is not None else 1 + self._seen_bytes // _LANE_BYTES
+        if idle is None and len(files) < min(lanes, self._lanes_max):
+            idle = self._begin(place)
+            files.append(idle)
+            self._close_oldest()
+        return idle or files[0]
+
+    def _begin(self, place: Place | None) -> _OpenFile:
+        sort_order = self._sort_order
+        file = self._layout.new_file(place, None if sort_order.is_unsorted else sort_order.order_id)
+        self._begun.append(file)
+        return file
+
+    def _close_oldest(self) -> None:
+        while len(self._open) > _OPEN_MAX:
+            self._close(self._open.pop(next(iter(self._open))))
+
+    def _close(self, files: Iterable[_OpenFile]) -> None:
+        for file in files:
+            self._submit(file, file.close)
+
+    def _submit(self, file: _OpenFile, work: Callable[[], None]) -> None:
+        """Do the work in another thread, after what is still to be done on the same file."""
+        self._await(self._lanes_max - 1)
+        before = file.last
+
+        def in_turn() -> None:
+            if before is not None:
+                before.result()
+            work()
+
+        file.last = self._pool.submit(in_turn)
+        self._running.add(file.last)
+
+    def _await(self, left: int) -> None:
+        """Wait until no more than so many pieces are on their way; raise what one has met."""
+        while len(self._running) > left:
+            done, self._running = wait(self._running, return_when="FIRST_COMPLETED")
+            for future in done:
+                future.result()
+
+
+@dataclass(slots=True)
+class _Rows:
+    parts: list[pa.Table] = field(default_factory=list)
+    bytes: int = 0
+
+    def add(self, rows: pa.Table) -> int:
+        size: int = rows.nbytes
+        self.parts.append(rows)
+        self.bytes += size
+        return size
+
+
+class _Layout:
+    """How and where the files of one table are written."""
+
+    def __init__(self, table: Table, operation_id: str) -> None:
+        schema = table.schema()
+        written_as = table.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet").lower()
+        if written_as != FileFormat.PARQUET.value.lower():
+            raise InvalidRequest(
+                f"the table's files are to be written as {written_as}, which only Spark can",
+                hint="set the property write.format.default to parquet, or use engine='spark'",
+            )
+        self.io: FileIO = table.io
+        self.properties = table.properties
+        self.spec_id = table.metadata.default_spec_id
+        self.target_bytes = property_as_int(
+            table.properties,
+            TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
+            TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
+        )
+        self._schema = schema
+        # Parquet files have names that Avro can write too; readers go by the ids.
+        self.file_schema: Schema = sanitize_column_names(schema)
+        self._arrow_schema: pa.Schema = schema_to_pyarrow(schema, include_field_ids=True)
+        self._locations = table.location_provider()
+        self._operation_id = operation_id
+        self._numbers = count()
+
+    def fitted(self, rows: pa.Table) -> pa.Table:
+        """The rows under the table's names, in its order and types, required values present."""
+        columns = []
+        for target in self._arrow_schema:
+            column = rows.column(target.name)
+            if not target.nullable and column.null_count:
+                raise InvalidRequest(
+                    f"column {target.name!r}: a required value is missing",
+                    hint="fill it in, or make the column optional",
+                    context={"column": target.name},
+                )
+            columns.append(column if column.type == target.type else column.cast(target.type))
+        return pa.Table.from_arrays(columns, schema=self._arrow_schema)
+
+    def written(self, rows: pa.Table) -> pa.Table:
+        """The rows under the names that the file has for the columns."""
+        if self.file_schema == self._schema:
+            return rows
+        return pa.Table.from_batches(
+            [
+                _to_requested_schema(
+                    self.file_schema,
+                    self._schema,
+                    batch,
+                    include_field_ids=True,
+                    format_model=_PARQUET,
+                )
+                for batch in rows.to_batches()
+            ]
+        )
+
+    def new_file(self, place: Place | None, sort_order_id: int | None) -> _OpenFile:
+        name = f"{self._operation_id}-{next(self._numbers):05d}.parquet"
+        path = self._locations.new_data_location(name, place)
+        return _OpenFile(self, path, place, sort_order_id)
+
+
+class _OpenFile:
+    """One file, written by one thread at a time."""
+
+    def __init__(
+        self, layout: _Layout, path: str, place: Place | None, sort_order_id: int | None
+    ) -> None:
+        self.path = path
+        self.last: Future[None] | None = None
+        self._layout = layout
+        self._place = place
+        self._sort_order_id = sort_order_id
+        self._output = layout.io.new_output(path)
+        self._writer = ParquetFormatWriter(self._output, layout.file_schema, layout.properties)
+        self._bytes = 0
+        self._description: DataFile | None = None
+
+    def is_idle(self) -> bool:
+        return self.last is None or self.last.done()
+
+    def is_full(self) -> bool:
+        return self._bytes >= (self._layout.target_bytes or 0)
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write(self._layout.written(rows))
+        stream: Any = self._writer._fos  # noqa: SLF001
+        self._bytes = stream.tell()
+
+    def close(self) -> None:
+        statistics = self._writer.close()
+        description = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self.path,
+            file_format=FileFormat.PARQUET,
+            partition=self._place.partition if self._place else Record(),
+            file_size_in_bytes=len(self._output),
+            sort_order_id=self._sort_order_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+        description.spec_id = self._layout.spec_id
+        self._description = description
+
+    def abandon(self) -> None:
+        """Let go of the file, whatever state it is in."""
+        stream: Any = self._writer._fos  # noqa: SLF001
+        if self._description is None and stream is not None:
+            with suppress(OSError, pa.ArrowException, ValueError):
+                self._writer.close()
+            with suppress(OSError, pa.ArrowException, ValueError):
+                stream.close()
+
+    def described(self) -> DataFile:
+        assert self._description is not None
+        return self._description

@@ -1,0 +1,142 @@
+"""Files of a table that nobody refers to, and all files of a table that is dropped for good.
+
+Only what lies in the table's own directories for data and metadata is ever looked at or deleted.
+A file is needed if a kept snapshot, the metadata, its log or a statistic names it, be it by another
+spelling of its path: then by its name alone, which no two files share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+
+from calve.clock import Clock, SystemClock
+from calve.errors import Conflict, InvalidRequest, UnknownOutcome
+from calve.model import TableName
+from calve.tables.catalog import LakeCatalog
+from calve.tables.expiry import delete_files, referred_files
+from calve.tables.stores.listing import StoredFile, list_files, remove_empty_directories
+from calve.tables.translate import translating
+from calve.tables.version_hint import NAME as VERSION_HINT
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFiles:
+    """What was removed, or would be."""
+
+    files: tuple[str, ...]
+    bytes: int
+    is_dry_run: bool
+
+
+def remove_orphans(
+    table: Table, older_than: timedelta, *, dry_run: bool = False, clock: Clock | None = None
+) -> RemovedFiles:
+    """Delete files that nobody refers to and that are older than this.
+
+    A change that is still being written refers to nothing yet: the age must be longer than any
+    change takes.
+    """
+    if older_than < timedelta():
+        raise InvalidRequest("an age cannot be negative", hint="24 hours are on the safe side")
+    before = (clock or SystemClock()).now() - older_than
+    with translating():
+        # First the files, then the table: what is committed in between is seen as needed.
+        listed = list(_own_files(table))
+        table.refresh()
+        needed = {_name(file) for file in needed_files(table)}
+        orphans = [file for file in listed if _is_orphan(file, needed, before)]
+        if not dry_run:
+            delete_files(table.io, [file.location for file in orphans])
+    return _removed(orphans, is_dry_run=dry_run)
+
+
+def drop_and_purge(
+    catalog: LakeCatalog, name: TableName | str, *, dry_run: bool = False
+) -> RemovedFiles:
+    """Take the table out of the catalog, then delete all files in its directories.
+
+    Files elsewhere that it referred to are left: they may be somebody else's. Refused where another
+    table of the lake lies in the same place.
+    """
+    table = catalog.load_table(name)
+    _require_alone(catalog, table)
+    with translating():
+        listed = list(_own_files(table))
+        if dry_run:
+            return _removed(listed, is_dry_run=True)
+        catalog.drop_table(name)
+        _require_dropped(table)
+        delete_files(table.io, [file.location for file in listed])
+        remove_empty_directories(table.io, table.location())
+    return _removed(listed, is_dry_run=False)
+
+
+def needed_files(table: Table) -> set[str]:
+    """Every file that the table needs to be read, now and at each kept snapshot."""
+    metadata = table.metadata
+    return {
+        table.metadata_location,
+        *(entry.metadata_file for entry in metadata.metadata_log),
+        *(file.statistics_path for file in metadata.statistics),
+        *(file.statistics_path for file in metadata.partition_statistics),
+        *referred_files(table.io, metadata.snapshots),
+    }
+
+
+def _own_files(table: Table) -> Iterator[StoredFile]:
+    location = table.location().rstrip("/")
+    places = table.location_provider()
+    for place in {
+        f"{location}/data",
+        f"{location}/metadata",
+        places.data_path,
+        places.metadata_path,
+    }:
+        if f"{place}/".startswith(f"{location}/"):
+            yield from list_files(table.io, place)
+
+
+def _is_orphan(file: StoredFile, needed: set[str], before: datetime) -> bool:
+    name = _name(file.location)
+    # Hadoop's check sums go with their files.
+    of = name.removeprefix(".").removesuffix(".crc") if name.endswith(".crc") else name
+    return of != VERSION_HINT and of not in needed and file.changed_at < before
+
+
+def _name(location: str) -> str:
+    return location.rpartition("/")[2]
+
+
+def _removed(files: Iterable[StoredFile], *, is_dry_run: bool) -> RemovedFiles:
+    ordered = sorted(files, key=lambda file: file.location)
+    return RemovedFiles(
+        tuple(file.location for file in ordered), sum(file.bytes for file in ordered), is_dry_run
+    )
+
+
+def _require_alone(catalog: LakeCatalog, table: Table) -> None:
+    own = table.location().rstrip("/") + "/"
+    for other in catalog.list_tables():
+        loaded = catalog.load_table(other)
+        if loaded.name() == table.name():
+            continue
+        place = loaded.location().rstrip("/") + "/"
+        if place.startswith(own) or own.startswith(place):
+            raise Conflict(
+                f"the table {other} lies in the same place, {place}",
+                hint="drop the table without --purge, and see which files are whose",
+            )
+
+
+def _require_dropped(table: Table) -> None:
+    try:
+        found = table.catalog.load_table(table.name())
+    except NoSuchTableError:
+        return
+    if found.metadata.table_uuid == table.metadata.table_uuid:
+        raise UnknownOutcome("the table is still there", hint="its files were not touched")

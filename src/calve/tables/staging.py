@@ -1,0 +1,300 @@
+"""Writes the manifests of a new snapshot, and says what a catalog must be asked to make it real.
+
+PyIceberg's own producers choose manifests by a predicate over partitions, which has no words for
+NaN, write every added file under the table's newest partitioning, and copy the whole metadata at
+each step. Here the removed files are found by their paths, and each file keeps its partitioning.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+from pyiceberg.manifest import (
+    DataFile,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
+from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import (
+    Operation,
+    SnapshotSummaryCollector,
+    Summary,
+    update_snapshot_summaries,
+)
+from pyiceberg.table.update import (
+    AssertCurrentSchemaId,
+    AssertTableUUID,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.table.update.snapshot import _ManifestMergeManager, _SnapshotProducer
+from pyiceberg.typedef import EMPTY_DICT
+from pyiceberg.utils.concurrent import ExecutorFactory
+from pyiceberg.utils.properties import property_as_bool, property_as_int
+
+from calve.errors import Conflict, InvalidRequest
+from calve.tables.expiry import clear_away
+
+FORMAT_VERSION_MAX: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What one snapshot changes: data files that come and go, and table properties set with them.
+
+    Its summary holds PyIceberg's counts and what is given here.
+    """
+
+    added: Sequence[DataFile] = ()
+    removed: Sequence[DataFile] = ()
+    summary: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A snapshot whose files are written and which no catalog knows yet."""
+
+    snapshot_id: int
+    updates: tuple[TableUpdate, ...]
+    requirements: tuple[TableRequirement, ...]
+    metadata_files: tuple[str, ...]
+
+
+def stage(table: Table, edit: Edit, branch: str) -> Staged:
+    """Write the manifests for an edit on top of the branch as the table has it now.
+
+    Conflict if a file to remove is no longer there. Whatever fails leaves no file behind.
+    """
+    require_writable(table)
+    transaction = _Transaction(table)
+    if edit.properties:
+        transaction._stage((SetPropertiesUpdate(updates=dict(edit.properties)),))  # noqa: SLF001
+    producer = _Snapshot(transaction, edit, branch)
+    try:
+        updates, requirements = producer._commit()  # noqa: SLF001
+    except BaseException:
+        clear_away(table.io, producer.metadata_files)
+        raise
+    asserted: tuple[TableRequirement, ...] = (
+        AssertTableUUID(uuid=table.metadata.table_uuid),
+        # A REST server would otherwise take a snapshot with the schema of yesterday.
+        AssertCurrentSchemaId.model_validate(
+            {"current-schema-id": table.metadata.current_schema_id}
+        ),
+    )
+    return Staged(
+        producer.snapshot_id,
+        (*transaction._updates, *updates),  # noqa: SLF001
+        (*asserted, *requirements),
+        producer.metadata_files,
+    )
+
+
+def require_writable(table: Table) -> None:
+    """Refuse tables in a format that cannot be written."""
+    if table.format_version > FORMAT_VERSION_MAX:
+        raise InvalidRequest(
+            f"the table has format {table.format_version}; tables are written in format "
+            f"{FORMAT_VERSION_MAX} at most",
+            hint="write it with Spark",
+        )
+
+
+class _Transaction(Transaction):
+    """PyIceberg applies all updates and copies the metadata each time it is asked for."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._seen: tuple[tuple[TableUpdate, ...], TableMetadata] = ((), table.metadata)
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if self._seen[0] != self._updates:
+            self._seen = (self._updates, super().table_metadata)
+        return self._seen[1]
+
+
+def _operation(edit: Edit) -> Operation:
+    if not edit.removed:
+        return Operation.APPEND
+    return Operation.OVERWRITE if edit.added else Operation.DELETE
+
+
+class _Snapshot(_SnapshotProducer["_Snapshot"]):
+    def __init__(self, transaction: Transaction, edit: Edit, branch: str) -> None:
+        super().__init__(
+            _operation(edit),
+            transaction,
+            transaction._table.io,  # noqa: SLF001
+            snapshot_properties=dict(edit.summary),
+            branch=branch,
+        )
+        self._added_data_files = list(edit.added)
+        self._deleted_data_files = set(edit.removed)
+
+    @property
+    def metadata_files(self) -> tuple[str, ...]:
+        """Everything that was written, or begun."""
+        return (*self._written_manifests, *self._written_manifest_lists)
+
+    def _manifests(self) -> list[ManifestFile]:
+        # First what can fail, so that a conflict costs no file.
+        kept, rewritten = self._divide()
+        gone = [entry for _, leaving, _ in rewritten for entry in leaving]
+        self._require_found(gone)
+        data = [*self._added_manifests(), *self._written_by_spec(map(self._as_deleted, gone))]
+        for spec_id, _, staying in rewritten:
+            if staying:
+                data.append(self._written(spec_id, map(_as_existing, staying)))
+        data.extend(each for each in kept if each.content == ManifestContent.DATA)
+        deletes = [each for each in kept if each.content == ManifestContent.DELETES]
+        return self._merged(data) + deletes
+
+    def _divide(
+        self,
+    ) -> tuple[list[ManifestFile], list[tuple[int, list[ManifestEntry], list[ManifestEntry]]]]:
+        """The manifests that stay as they are; the entries that leave and stay in the others."""
+        specs = {file.spec_id for file in self._deleted_data_files}
+        kept: list[ManifestFile] = []
+        looked_into: list[ManifestFile] = []
+        for manifest in self._existing_manifests():
+            may_hold = manifest.content == ManifestContent.DATA
+            to_look = may_hold and manifest.partition_spec_id in specs
+            (looked_into if to_look else kept).append(manifest)
+        rewritten = []
+        executor = ExecutorFactory.get_or_create()
+        read = executor.map(partial(self.fetch_manifest_entry, discard_deleted=True), looked_into)
+        for manifest, entries in zip(looked_into, read, strict=True):
+            leaving, staying = self._parted(entries)
+            if leaving:
+                rewritten.append((manifest.partition_spec_id, leaving, staying))
+            else:
+                kept.append(manifest)
+        return kept, rewritten
+
+    def _parted(
+        self, entries: Sequence[ManifestEntry]
+    ) -> tuple[list[ManifestEntry], list[ManifestEntry]]:
+        leaving: list[ManifestEntry] = []
+        staying: list[ManifestEntry] = []
+        for entry in entries:
+            (leaving if entry.data_file in self._deleted_data_files else staying).append(entry)
+        return leaving, staying
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        if self._parent_snapshot_id is None:
+            return []
+        parent = self._transaction.table_metadata.snapshot_by_id(self._parent_snapshot_id)
+        assert parent is not None
+        manifests = parent.manifests(io=self._io)
+        return [each for each in manifests if each.has_added_files() or each.has_existing_files()]
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        return [entry for _, leaving, _ in self._divide()[1] for entry in leaving]
+
+    def _require_found(self, entries: Iterable[ManifestEntry]) -> None:
+        missing = self._deleted_data_files - {entry.data_file for entry in entries}
+        if missing:
+            path = min(file.file_path for file in missing)
+            raise Conflict(
+                f"somebody else has replaced or removed {path}",
+                hint="load the table and decide again",
+            )
+
+    def _added_manifests(self) -> list[ManifestFile]:
+        return self._written_by_spec(
+            ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED,
+                snapshot_id=self._snapshot_id,
+                sequence_number=None,
+                file_sequence_number=None,
+                data_file=file,
+            )
+            for file in self._added_data_files
+        )
+
+    def _written_by_spec(self, entries: Iterable[ManifestEntry]) -> list[ManifestFile]:
+        by_spec: defaultdict[int, list[ManifestEntry]] = defaultdict(list)
+        for entry in entries:
+            by_spec[entry.data_file.spec_id].append(entry)
+        return [self._written(spec_id, group) for spec_id, group in by_spec.items()]
+
+    def _written(self, spec_id: int, entries: Iterable[ManifestEntry]) -> ManifestFile:
+        with self.new_manifest_writer(self.spec(spec_id)) as writer:
+            for entry in entries:
+                writer.add_entry(entry)
+        return writer.to_manifest_file()
+
+    def _as_deleted(self, entry: ManifestEntry) -> ManifestEntry:
+        return _copied(entry, ManifestEntryStatus.DELETED, self._snapshot_id)
+
+    def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        properties = self._transaction.table_metadata.properties
+        if not property_as_bool(properties, TableProperties.MANIFEST_MERGE_ENABLED, default=False):
+            return manifests
+        merging: _ManifestMergeManager[Any] = _ManifestMergeManager(
+            target_size_bytes=_number(
+                properties,
+                TableProperties.MANIFEST_TARGET_SIZE_BYTES,
+                TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT,
+            ),
+            min_count_to_merge=_number(
+                properties,
+                TableProperties.MANIFEST_MIN_MERGE_COUNT,
+                TableProperties.MANIFEST_MIN_MERGE_COUNT_DEFAULT,
+            ),
+            merge_enabled=True,
+            snapshot_producer=self,
+        )
+        return merging.merge_manifests(manifests)
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        metadata = self._transaction.table_metadata
+        specs, schema = metadata.specs(), metadata.schema()
+        limit = _number(
+            metadata.properties,
+            TableProperties.WRITE_PARTITION_SUMMARY_LIMIT,
+            TableProperties.WRITE_PARTITION_SUMMARY_LIMIT_DEFAULT,
+        )
+        counts = SnapshotSummaryCollector(partition_summary_limit=limit)
+        for file in self._added_data_files:
+            counts.add_file(file, partition_spec=specs[file.spec_id], schema=schema)
+        for file in self._deleted_data_files:
+            counts.remove_file(file, partition_spec=specs[file.spec_id], schema=schema)
+        parent_id = self._parent_snapshot_id
+        parent = metadata.snapshot_by_id(parent_id) if parent_id is not None else None
+        return update_snapshot_summaries(
+            summary=Summary(operation=self._operation, **counts.build(), **snapshot_properties),
+            previous_summary=parent.summary if parent else None,
+        )
+
+
+def _number(properties: Mapping[str, str], name: str, default: int) -> int:
+    found = property_as_int(dict(properties), name, default)
+    return default if found is None else found
+
+
+def _as_existing(entry: ManifestEntry) -> ManifestEntry:
+    return _copied(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
+
+
+def _copied(
+    entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None
+) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )

@@ -1,0 +1,197 @@
+"""Arrow batches become data files: in bounded pieces, partitioned, sorted, or not at all."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from calve.changes import insert_rows
+from calve.errors import InvalidRequest
+from calve.lake import Lake
+from calve.tables import data_files
+from calve.tables.data_files import write_data_files
+from calve.tables.schemas import arrow_schema, define_table
+from tests.property.condition_grammar import SCHEMA
+
+
+def make(lake: Lake, columns: Any, **options: Any) -> Table:
+    properties = options.pop("properties", {})
+    defined = define_table(columns, **options)
+    return lake.catalog.create_table(
+        "t",
+        defined.schema,
+        partition_spec=defined.partition_spec,
+        sort_order=defined.sort_order,
+        properties=properties,
+    )
+
+
+def batches(schema: Schema, rows: list[dict[str, Any]], size: int) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(rows), size):
+        yield pa.RecordBatch.from_pylist(rows[start : start + size], schema=arrow_schema(schema))
+
+
+def local(file: DataFile) -> Path:
+    return Path(file.file_path.removeprefix("file://"))
+
+
+def read(lake: Lake) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (
+        lake.catalog.load_table("t").scan(AlwaysTrue()).to_arrow().to_pylist()
+    )
+    return found
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(data_files, "_LANE_BYTES", 4 * 4096)
+
+
+def test_a_stream_becomes_files_of_the_target_size(lake: Lake, small_pieces: None) -> None:
+    table = make(lake, {"id": "long"}, properties={"write.target-file-size-bytes": "20000"})
+    rows = [{"id": n * 7919 % 100_003} for n in range(20_000)]
+    files = write_data_files(table, batches(table.schema(), rows, 500), operation_id="op-1")
+    assert sum(file.record_count for file in files) == 20_000
+    assert len(files) > 3
+    assert all(local(file).name.startswith("op-1-") for file in files)
+    assert all(file.file_size_in_bytes == local(file).stat().st_size for file in files)
+    assert max(file.file_size_in_bytes for file in files) < 40_000
+    read_back = [n for file in files for n in pq.read_table(local(file))["id"].to_pylist()]
+    assert sorted(read_back) == sorted(row["id"] for row in rows)
+
+
+def test_more_partitions_than_files_may_be_open(
+    lake: Lake, small_pieces: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_files, "_OPEN_MAX", 3)
+    make(
+        lake, {"id": "long", "p": "string"}, partition_by=["p", "bucket(3, id)", "truncate(5, id)"]
+    )
+    rows = [{"id": n % 40, "p": f"p{n % 5}" if n % 7 else None} for n in range(3_000)]
+    change = insert_rows(lake.catalog, "t", rows)
+    assert change.inserted_rows == 3_000
+    assert sorted(map(repr, read(lake))) == sorted(map(repr, rows))
+
+
+def test_a_partition_is_in_each_files_description(lake: Lake) -> None:
+    table = make(
+        lake,
+        {"d": "date", "ts": "timestamptz", "n": "decimal(9, 2)", "s": "string"},
+        partition_by=["month(d)", "day(ts)", "n", "truncate(2, s)"],
+    )
+    row = {
+        "d": dt.date(1969, 12, 31),
+        "ts": dt.datetime(2024, 2, 29, 23, 59, tzinfo=dt.UTC),
+        "n": Decimal("1.50"),
+        "s": "ü/ä",
+    }
+    (file,) = write_data_files(table, batches(table.schema(), [row], 1), operation_id="x")
+    day = (dt.date(2024, 2, 29) - dt.date(1970, 1, 1)).days
+    assert list(file.partition._data) == [-1, day, Decimal("1.50"), "ü/"]
+    insert_rows(lake.catalog, "t", [row])
+    assert read(lake) == [row]
+
+
+def test_files_are_sorted_and_say_so(lake: Lake, small_pieces: None) -> None:
+    table = make(
+        lake, {"a": "double", "b": "string"}, sort_by=["a desc nulls last", "b asc nulls first"]
+    )
+    values = [1.0, None, math.nan, -math.inf, 2.5]
+    rows = [{"a": values[n % 5], "b": f"{n * 31 % 97}" if n % 3 else None} for n in range(2_000)]
+    files = write_data_files(table, batches(table.schema(), rows, 100), operation_id="x")
+    assert len(files) > 1
+
+    def place(row: dict[str, Any]) -> tuple[Any, ...]:
+        a, b = row["a"], row["b"]
+        first = (1, 0) if a is None else (0, -math.inf) if math.isnan(a) else (0, -a)
+        if a is not None and math.isnan(a):
+            first = (-1, 0)
+        return (*first, b is not None, b or "")
+
+    for file in files:
+        assert file.sort_order_id == table.sort_order().order_id
+        found = pq.read_table(local(file)).to_pylist()
+        assert found == sorted(found, key=place)
+
+
+def test_every_type_comes_back_as_it_was(lake: Lake) -> None:
+    lake.catalog.create_table("t", SCHEMA)
+    row = {
+        "rid": 1,
+        "f": -0.0,
+        "d": math.inf,
+        "u": b"\x00" * 16,
+        "k": b"abcd",
+        "n": Decimal("9999999.99"),
+        'sp ace "q" ü': 5,
+        "Select": "\U0010ffff",
+        "st": {"a": None, "p q": "x", "must": 1},
+        "tz": dt.datetime(9999, 12, 31, tzinfo=dt.UTC),
+    }
+    insert_rows(lake.catalog, "t", pa.Table.from_pylist([row], schema=arrow_schema(SCHEMA)))
+    (found,) = read(lake)
+    assert {name: found[name] for name in row if name != "u"} == {
+        name: row[name] for name in row if name != "u"
+    }
+    assert math.copysign(1, found["f"]) == -1
+    assert found["x"] is None
+
+
+def test_input_that_breaks_off_leaves_no_file(lake: Lake, small_pieces: None) -> None:
+    table = make(lake, {"id": "long"})
+
+    def broken() -> Iterator[dict[str, int]]:
+        yield from ({"id": n} for n in range(200_000))
+        raise OSError("the input broke off")
+
+    with pytest.raises(OSError, match="broke off"):
+        insert_rows(lake.catalog, "t", broken())
+    assert read(lake) == []
+    root = Path(table.location().removeprefix("file://"))
+    assert not list(root.rglob("*.parquet"))
+
+
+def test_a_missing_required_value_is_refused(lake: Lake) -> None:
+    table = lake.catalog.create_table("t", SCHEMA)
+    rows = pa.Table.from_pylist([{"rid": None}], schema=arrow_schema(SCHEMA))
+    with pytest.raises(InvalidRequest, match="'rid'"):
+        write_data_files(table, rows.to_batches(), operation_id="x")
+
+
+def test_zero_rows_make_no_snapshot(lake: Lake) -> None:
+    make(lake, {"id": "long"})
+    seen: list[int] = []
+    assert insert_rows(lake.catalog, "t", [], progress=seen.append).snapshot_id is None
+    assert lake.catalog.load_table("t").current_snapshot() is None
+    change = insert_rows(lake.catalog, "t", [{"id": 1}], progress=seen.append)
+    assert change.to_dict()["inserted_rows"] == 1
+    assert seen[-1] == 1
+
+
+@pytest.mark.parametrize("transform", ["identity", "bucket[4]", "truncate[2]"])
+def test_partitions_that_cannot_be_written_are_refused(lake: Lake, transform: str) -> None:
+    kinds = {"identity": "uuid", "bucket[4]": "time", "truncate[2]": "binary"}
+    table = make(lake, {"c": kinds[transform]})
+    with table.update_spec() as update:
+        update.add_field("c", transform, "p")
+    with pytest.raises(InvalidRequest, match="cannot be written yet"):
+        insert_rows(lake.catalog, "t", [{"c": None}])
+
+
+def test_files_of_another_kind_are_refused(lake: Lake) -> None:
+    make(lake, {"id": "long"}, properties={"write.format.default": "orc"})
+    with pytest.raises(InvalidRequest, match="orc"):
+        insert_rows(lake.catalog, "t", [{"id": 1}])
