@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError
+from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -18,10 +18,11 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from calve.clock import Clock, SystemClock
 from calve.model import DEFAULT_DATASET, DEFAULT_TENANT, TableName
 from calve.paths import table_location
-from calve.settings import Settings
+from calve.settings import RetrySettings, Settings
 from calve.tables.cache import CacheInfo, TableCache
 from calve.tables.connect import connect_catalog, require_lake, warehouse_url
 from calve.tables.names import NameMap
+from calve.tables.retry import retried
 from calve.tables.stores import memory
 from calve.tables.stores.listing import is_taken
 from calve.tables.translate import require_creatable, translating
@@ -34,6 +35,11 @@ _COMMIT_RETRIES: Final = {
     "commit.retry.max-wait-ms": "1000",
     "commit.retry.total-timeout-ms": "120000",
 }
+
+
+_CONTENTION: Final = RetrySettings(max_attempts=50, initial_delay_ms=20, max_delay_ms=1000)
+
+_T = TypeVar("_T")
 
 
 class LakeCatalog:
@@ -94,6 +100,19 @@ class LakeCatalog:
     def cached_table(self, name: TableName | str) -> Table:
         """The table as it was at most `catalog.cache_ttl_seconds` ago."""
         return self._cache.table(_parsed(name))
+
+    def change_table(self, name: TableName | str, work: Callable[[Table], _T]) -> _T:
+        """Do something to the table as it is now, and again if somebody else was faster.
+
+        The work looks at the table it is given and commits at most once; so it decides anew each
+        time, from what the others left.
+        """
+        parsed = _parsed(name)
+        try:
+            with translating():
+                return retried(lambda: work(self.load_table(parsed)), _CONTENTION, _lost_a_race)
+        finally:
+            self._cache.forget(parsed)
 
     def drop_table(self, name: TableName | str) -> None:
         """Take the table out of the catalog. Its files stay."""
@@ -167,6 +186,10 @@ class LakeCatalog:
             # Somebody may create it between the look and the attempt.
             with suppress(NamespaceAlreadyExistsError):
                 self.iceberg.create_namespace_if_not_exists(namespace)
+
+
+def _lost_a_race(error: BaseException) -> bool:
+    return isinstance(error, CommitFailedException)
 
 
 def _parsed(name: TableName | str) -> TableName:

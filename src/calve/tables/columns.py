@@ -7,7 +7,7 @@ name that Calve or Iceberg uses itself, and one that differs from another in cas
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from calve.errors import InvalidRequest
@@ -30,11 +30,11 @@ NAME_CHARACTERS_MAX: Final = 1024
 _UNWRITABLE: Final = frozenset({"Cc", "Cs"})
 
 
-def check_columns(names: Iterable[str]) -> None:
-    """Refuse column names that a table cannot have."""
+def check_columns(names: Iterable[str], *, kept: Collection[str] = ()) -> None:
+    """Refuse column names that a table cannot have; those that it keeps may be Calve's own."""
     known = list(names)
     for name in known:
-        if is_reserved(name):
+        if is_reserved(name) and name not in kept:
             raise InvalidRequest(
                 f"column {name!r} has a reserved name",
                 hint=f"names that begin with {OWN_PREFIX} are Calve's, and "

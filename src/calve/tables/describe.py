@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pyiceberg.table import Table
 
 from calve.model import TableName
+from calve.tables.types import type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def describe_table(name: TableName, table: Table) -> TableDescription:
         location=table.location(),
         format_version=table.format_version,
         columns=[
-            ColumnDescription(field.name, str(field.field_type), field.required, field.doc)
+            ColumnDescription(field.name, type_name(field.field_type), field.required, field.doc)
             for field in schema.fields
         ],
         partitioned_by=[

@@ -1,7 +1,8 @@
 """Changing a table's schema and partitioning; several changes are one commit.
 
 Columns are found by name, nested ones by a dotted path. Old snapshots stay readable with the
-columns of their time, because Iceberg keeps every schema.
+columns of their time, because Iceberg keeps every schema. What comes out must be a table that
+everybody can still read and write, so the rules of creation hold here too.
 """
 
 from __future__ import annotations
@@ -10,18 +11,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import pyarrow as pa
 from pyiceberg.exceptions import ValidationError
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import IcebergType
 
 from calve.errors import InvalidRequest
+from calve.tables.nearest import meant
+from calve.tables.schemas import check_schema
+from calve.tables.transforms import partition_term, refuse_redundant
+from calve.tables.types import parse_type
+
+TypeSource: TypeAlias = str | IcebergType | pa.DataType
 
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
     path: str
-    type: IcebergType
+    type: TypeSource
     doc: str | None = None
 
 
@@ -41,7 +51,7 @@ class WidenColumn:
     """Make the type wider: int to long, float to double, a decimal of more digits."""
 
     path: str
-    type: IcebergType
+    type: TypeSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +59,141 @@ class MakeOptional:
     path: str
 
 
-SchemaChange: TypeAlias = AddColumn | RenameColumn | DropColumn | WidenColumn | MakeOptional
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Say what a column holds."""
+
+    path: str
+    doc: str
 
 
-def evolve_schema(table: Table, changes: Sequence[SchemaChange]) -> None:
-    """Apply all changes in one commit, or none."""
+SchemaChange: TypeAlias = (
+    AddColumn | RenameColumn | DropColumn | WidenColumn | MakeOptional | Describe
+)
+
+
+def evolve_schema(table: Table, changes: Sequence[SchemaChange], *, dry_run: bool = False) -> None:
+    """Apply all changes in one commit, or none; a dry run only finds out whether they can be."""
     if not changes:
-        raise InvalidRequest("no change was given")
+        raise InvalidRequest("no change was given", hint="name at least one")
     try:
-        with table.update_schema() as update:
+        transaction = table.transaction()
+        with transaction.update_schema() as update:
             for change in changes:
-                _apply(update, change)
+                _apply(update, change, table.schema())
+        _check(transaction.table_metadata, kept=[each.name for each in table.schema().fields])
+        if not dry_run:
+            transaction.commit_transaction()
     except (ValueError, KeyError, ValidationError) as error:
         raise InvalidRequest(
-            f"the schema cannot be changed so: {error}",
+            f"the schema cannot be changed so: {_reason(error)}",
             hint="`calve table describe` shows the columns",
         ) from error
 
 
-def _apply(update: UpdateSchema, change: SchemaChange) -> None:
-    path = tuple(change.path.split("."))
+def evolve_partitioning(table: Table, *, add: Sequence[str] = (), drop: Sequence[str] = ()) -> None:
+    """Partition what is written from now on otherwise; what is there stays as it is.
+
+    Both take expressions as `create_table` does: `day(created_at)`, `bucket(16, id)`, `country`.
+    """
+    if not add and not drop:
+        raise InvalidRequest("no change was given", hint="name what to add or to drop")
+    schema, spec = table.schema(), table.spec()
+    dropped = [_partition_field(table, expression) for expression in drop]
+    kept = [field for field in spec.fields if field.name not in dropped]
+    added = [(text, *partition_term(text, schema)) for text in add]
+    for expression, transform, column in added:
+        refuse_redundant(transform, column, kept, expression)
+    try:
+        with table.update_spec() as update:
+            for name in dropped:
+                update.remove_field(name)
+            for _, transform, column in added:
+                update.add_field(column.name, transform)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"the partitioning cannot be changed so: {_reason(error)}",
+            hint="`calve table describe` shows the partitioning",
+        ) from error
+
+
+def _apply(update: UpdateSchema, change: SchemaChange, schema: Schema) -> None:
     match change:
         case AddColumn():
-            update.add_column(path, change.type, doc=change.doc)
+            update.add_column(_new_path(change.path, schema), parse_type(change.type), change.doc)
         case RenameColumn():
-            update.rename_column(path, change.new_name)
+            update.rename_column(_path(change.path, schema), change.new_name)
         case DropColumn():
-            update.delete_column(path)
+            update.delete_column(_path(change.path, schema))
         case WidenColumn():
-            update.update_column(path, field_type=change.type)
+            update.update_column(_path(change.path, schema), field_type=_primitive(change))
         case MakeOptional():
-            update.make_column_optional(path)
+            update.make_column_optional(_path(change.path, schema))
+        case Describe():
+            update.update_column(_path(change.path, schema), doc=change.doc)
+
+
+def _path(name: str, schema: Schema) -> tuple[str, ...]:
+    """The path of a column that is there, whether its name has dots in it or it is nested."""
+    known = [field.name for field in schema.fields]
+    if name in known:
+        return (name,)
+    if name in schema.column_names:
+        return tuple(name.split("."))
+    raise InvalidRequest(
+        f"there is no column {name!r}{meant(name, schema.column_names)}",
+        hint="`calve table describe` shows the columns",
+        context={"column": name},
+    )
+
+
+def _new_path(name: str, schema: Schema) -> tuple[str, ...]:
+    """A column to be: inside another where the part before the last dot names one."""
+    parent, dot, last = name.rpartition(".")
+    return (*_path(parent, schema), last) if dot else (name,)
+
+
+def _primitive(change: WidenColumn) -> IcebergType:
+    kind = parse_type(change.type)
+    if not kind.is_primitive:
+        raise InvalidRequest(
+            f"column {change.path!r} cannot be made {kind}",
+            hint="only simple types can be widened; add or drop fields of a struct by their path",
+            context={"column": change.path},
+        )
+    return kind
+
+
+def _check(after: TableMetadata, *, kept: Sequence[str]) -> None:
+    schema = after.schema()
+    check_schema(schema, kept=kept)
+    used = {field.source_id: "partitioned" for field in after.spec().fields} | {
+        field.source_id: "sorted" for field in after.sort_order().fields
+    }
+    for source_id, how in used.items():
+        if source_id not in schema.field_ids:
+            raise InvalidRequest(
+                f"the table is {how} by this column",
+                hint="`calve table alter-partition --drop` first"
+                if how == "partitioned"
+                else "a column that the table is sorted by cannot be dropped",
+            )
+
+
+def _partition_field(table: Table, expression: str) -> str:
+    """The name of the partition field that an expression, or that name itself, means."""
+    names = [field.name for field in table.spec().fields]
+    if expression in names:
+        return expression
+    transform, column = partition_term(expression, table.schema())
+    for field in table.spec().fields:
+        if (field.source_id, field.transform) == (column.field_id, transform):
+            return field.name
+    raise InvalidRequest(
+        f"the table is not partitioned by {expression!r}",
+        hint=f"it is partitioned by {', '.join(names)}" if names else "it is not partitioned",
+    )
+
+
+def _reason(error: Exception) -> str:
+    return str(error.args[0]) if error.args else type(error).__name__

@@ -10,6 +10,7 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
 
 from calve.errors import Conflict, InvalidRequest, NotFound
+from calve.tables.nearest import meant
 from calve.tables.snapshots import ancestor_ids, snapshot_by_id
 
 
@@ -19,6 +20,14 @@ class Reference:
     kind: str
     snapshot_id: int
     kept_for: timedelta | None
+
+
+def list_branches(table: Table) -> list[Reference]:
+    return list_references(table, SnapshotRefType.BRANCH)
+
+
+def list_tags(table: Table) -> list[Reference]:
+    return list_references(table, SnapshotRefType.TAG)
 
 
 def list_references(table: Table, kind: SnapshotRefType) -> list[Reference]:
@@ -34,24 +43,49 @@ def list_references(table: Table, kind: SnapshotRefType) -> list[Reference]:
     ]
 
 
-def create_branch(table: Table, name: str, snapshot_id: int | None = None) -> None:
+def head(table: Table, *, branch: str | None = None, tag: str | None = None) -> int | None:
+    """The snapshot that a branch or a tag leads to; the current one, if any, without either."""
+    if branch is not None and tag is not None:
+        raise InvalidRequest("a branch and a tag were named", hint="name one of them")
+    if branch is not None and branch != MAIN_BRANCH:
+        return require_reference(table, branch, SnapshotRefType.BRANCH).snapshot_id
+    if tag is not None:
+        return require_reference(table, tag, SnapshotRefType.TAG).snapshot_id
+    return table.metadata.current_snapshot_id
+
+
+def create_branch(table: Table, name: str, snapshot_id: int | None = None) -> Reference:
     start = _start(table, name, snapshot_id)
     table.manage_snapshots().create_branch(start, name).commit()
+    return require_reference(table, name, SnapshotRefType.BRANCH)
 
 
-def create_tag(table: Table, name: str, snapshot_id: int | None = None) -> None:
+def create_tag(table: Table, name: str, snapshot_id: int | None = None) -> Reference:
     start = _start(table, name, snapshot_id)
     table.manage_snapshots().create_tag(start, name).commit()
+    return require_reference(table, name, SnapshotRefType.TAG)
 
 
-def delete_reference(table: Table, name: str, kind: SnapshotRefType) -> None:
+def delete_branch(table: Table, name: str, *, dry_run: bool = False) -> Reference:
+    return delete_reference(table, name, SnapshotRefType.BRANCH, dry_run=dry_run)
+
+
+def delete_tag(table: Table, name: str, *, dry_run: bool = False) -> Reference:
+    return delete_reference(table, name, SnapshotRefType.TAG, dry_run=dry_run)
+
+
+def delete_reference(
+    table: Table, name: str, kind: SnapshotRefType, *, dry_run: bool = False
+) -> Reference:
     """Forget the name. The snapshots it led to stay until they expire."""
     if name == MAIN_BRANCH:
         raise InvalidRequest("the branch main is the table itself", hint="drop the table instead")
-    require_reference(table, name, kind)
-    manage = table.manage_snapshots()
-    remove = manage.remove_tag if kind is SnapshotRefType.TAG else manage.remove_branch
-    remove(name).commit()
+    found = require_reference(table, name, kind)
+    if not dry_run:
+        manage = table.manage_snapshots()
+        remove = manage.remove_tag if kind is SnapshotRefType.TAG else manage.remove_branch
+        remove(name).commit()
+    return found
 
 
 def publish_branch(table: Table, name: str) -> int:
@@ -76,7 +110,8 @@ def require_reference(table: Table, name: str, kind: SnapshotRefType) -> Referen
     found = next((ref for ref in list_references(table, kind) if ref.name == name), None)
     if found is None:
         raise NotFound(
-            f"there is no {kind.value} {name!r}",
+            f"there is no {kind.value} {name!r}"
+            + meant(name, [ref.name for ref in list_references(table, kind)]),
             hint=f"`calve {kind.value} list` shows those there are",
         )
     return found

@@ -6,7 +6,7 @@ file, and refuses what would make a table that cannot be written or that Spark c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -55,7 +55,9 @@ def define_table(
     `sort_by` replace the file's, `properties` are added to it.
     """
     written = _read(source)
-    schema = _checked(written.schema)
+    check_schema(written.schema)
+    # Ids of its own; those that name the identifier fields go along.
+    schema = assign_fresh_schema_ids(written.schema)
     return TableDefinition(
         schema=schema,
         partition_spec=partition_spec(
@@ -129,14 +131,13 @@ def _column_type(name: str, kind: Any) -> IcebergType:
         ) from error
 
 
-def _checked(schema: Schema) -> Schema:
+def check_schema(schema: Schema, *, kept: Collection[str] = ()) -> None:
+    """Refuse what would make a table that cannot be written, or that Spark cannot read."""
     if not schema.fields:
         raise InvalidRequest("a table needs at least one column", hint="name one in the schema")
-    check_columns([column.name for column in schema.fields])
+    check_columns([column.name for column in schema.fields], kept=kept)
     for column in schema.fields:
         _check_type(column.field_type, column.name)
-    # Ids of its own; those that name the identifier fields go along.
-    return assign_fresh_schema_ids(schema)
 
 
 def _check_type(source: IcebergType, column: str) -> None:

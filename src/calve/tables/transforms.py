@@ -77,9 +77,8 @@ Term = tuple[Transform[Any, Any], NestedField]
 def partition_spec(expressions: Sequence[str], schema: Schema) -> PartitionSpec:
     fields: list[PartitionField] = []
     for expression in expressions:
-        transform, column = _term(expression, schema, what="partition_by")
-        _refuse_unwritable(transform, column, expression)
-        _refuse_redundant(transform, column, fields, expression)
+        transform, column = partition_term(expression, schema)
+        refuse_redundant(transform, column, fields, expression)
         taken = {field.name for field in fields} | {field.name for field in schema.fields}
         fields.append(
             PartitionField(
@@ -90,6 +89,13 @@ def partition_spec(expressions: Sequence[str], schema: Schema) -> PartitionSpec:
             )
         )
     return PartitionSpec(*fields)
+
+
+def partition_term(expression: str, schema: Schema) -> Term:
+    """The transform and the column that an expression names, if rows can be written so."""
+    transform, column = _term(expression, schema, what="partition_by")
+    _refuse_unwritable(transform, column, expression)
+    return transform, column
 
 
 def sort_order(expressions: Sequence[str], schema: Schema) -> SortOrder:
@@ -221,7 +227,7 @@ def cannot_write(transform: Transform[Any, Any], source: IcebergType) -> bool:
     )
 
 
-def _refuse_redundant(
+def refuse_redundant(
     transform: Transform[Any, Any],
     column: NestedField,
     fields: Sequence[PartitionField],
