@@ -10,33 +10,72 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from calve.changes import Change, Expression
     from calve.errors import CalveError
     from calve.lake import Lake, open  # noqa: A004
+    from calve.manager import IcebergManager
+    from calve.query.rows import Rows
     from calve.settings import Settings, load_settings
+    from calve.tables.evolution import (
+        AddColumn,
+        Describe,
+        DropColumn,
+        MakeOptional,
+        RenameColumn,
+        SchemaChange,
+        WidenColumn,
+    )
+    from calve.tables.snapshots import ScanPlan, Snapshot
     from calve.testdata import generate_test_data, write_parquet_batch
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    "AddColumn": "calve.tables.evolution",
+    "CalveError": "calve.errors",
+    "Change": "calve.changes",
+    "Describe": "calve.tables.evolution",
+    "DropColumn": "calve.tables.evolution",
+    "Expression": "calve.changes",
+    "IcebergManager": "calve.manager",
+    "Lake": "calve.lake",
+    "MakeOptional": "calve.tables.evolution",
+    "RenameColumn": "calve.tables.evolution",
+    "Rows": "calve.query.rows",
+    "ScanPlan": "calve.tables.snapshots",
+    "SchemaChange": "calve.tables.evolution",
+    "Settings": "calve.settings",
+    "Snapshot": "calve.tables.snapshots",
+    "WidenColumn": "calve.tables.evolution",
+    "generate_test_data": "calve.testdata",
+    "load_settings": "calve.settings",
+    "open": "calve.lake",
+    "write_parquet_batch": "calve.testdata",
+}
+
 __all__ = [
+    "AddColumn",
     "CalveError",
+    "Change",
+    "Describe",
+    "DropColumn",
+    "Expression",
+    "IcebergManager",
     "Lake",
+    "MakeOptional",
+    "RenameColumn",
+    "Rows",
+    "ScanPlan",
+    "SchemaChange",
     "Settings",
+    "Snapshot",
+    "WidenColumn",
     "__version__",
     "generate_test_data",
     "load_settings",
     "open",
     "write_parquet_batch",
 ]
-
-_HOMES = {
-    "CalveError": "calve.errors",
-    "Lake": "calve.lake",
-    "Settings": "calve.settings",
-    "generate_test_data": "calve.testdata",
-    "load_settings": "calve.settings",
-    "open": "calve.lake",
-    "write_parquet_batch": "calve.testdata",
-}
 
 
 def __getattr__(name: str) -> object:

@@ -1,19 +1,19 @@
-"""The lake, which `calve.open` gives: catalog, store and Spark of one set of settings."""
+"""The lake, which `calve.open` gives: one place of tables, with everything that works on them."""
 
 from __future__ import annotations
 
-import threading
-from os import PathLike
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from calve.parts import load_part
-from calve.settings import Settings, complete, load_settings
+from calve.connections import Connections, LakeSource, settings_of
+from calve.manager import IcebergManager
+from calve.settings import Settings
 from calve.tables.catalog import LakeCatalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from calve.spark.session import LakeSpark
+    from calve.query.rows import Rows
 
 
 class Lake:
@@ -23,42 +23,32 @@ class Lake:
         self, settings: Settings, *, spark: SparkSession | None = None, create: bool = True
     ) -> None:
         """Open the lake; without `create`, one that is not there yet is an error."""
-        self.settings = settings = complete(settings)
-        self._create = create
-        self.catalog = LakeCatalog(settings, create=create)
-        self._given_session = spark
-        self._spark: LakeSpark | None = None
-        self._lock = threading.Lock()
+        self._connections = Connections(settings, spark=spark, create=create)
+        self.settings = self._connections.settings
+
+    @property
+    def catalog(self) -> LakeCatalog:
+        return self._connections.catalog
+
+    @cached_property
+    def tables(self) -> IcebergManager:
+        """Every operation on the lake's tables."""
+        return IcebergManager(self._connections)
+
+    def sql(self, text: str) -> Rows:
+        """Ask in SQL, over all tables of the lake; nothing can be changed by it."""
+        return self.tables.sql(text)
 
     def spark(self) -> SparkSession:
         """A session whose default catalog is this lake's; Spark is started at the first call.
 
         The same session each time, unless it was stopped or Spark has died: then a new one.
         """
-        with self._lock:
-            if self._spark is not None and not self._spark.is_alive():
-                self._close_spark()
-            if self._spark is None:
-                module = load_part("spark", "calve.spark.session")
-                if self._create:
-                    self.catalog.create_default_namespace()
-                self._spark = module.LakeSpark(self.settings, self._given_session)
-            return self._spark.session
+        return self._connections.spark()
 
     def close(self, error: BaseException | None = None) -> None:
         """Let go of everything; `error` is on its way to the caller, who will want to read it."""
-        try:
-            with self._lock:
-                if self._spark is not None and error is not None:
-                    load_part("spark", "calve.spark.translate").keep_words(error)
-                self._close_spark()
-        finally:
-            self.catalog.close()
-
-    def _close_spark(self) -> None:
-        spark, self._spark = self._spark, None
-        if spark is not None:
-            spark.close()
+        self._connections.close(error)
 
     def __enter__(self) -> Self:
         return self
@@ -71,14 +61,11 @@ class Lake:
 
 
 def open(  # noqa: A001
-    lake: str | PathLike[str] | Settings | None = None, *, spark: SparkSession | None = None
+    lake: LakeSource = None, *, spark: SparkSession | None = None
 ) -> Lake:
     """Open the lake in a directory, or the one that the settings describe; make it if it is new.
 
     A directory is the flag `--data`: `calve.toml` and the environment still count, as they do for
     the command line. With a session passed in, Calve works in it and never stops it.
     """
-    if isinstance(lake, Settings):
-        return Lake(lake, spark=spark)
-    flags = {} if lake is None else {"data": str(lake)}
-    return Lake(load_settings(flags=flags).settings, spark=spark)
+    return Lake(settings_of(lake), spark=spark)

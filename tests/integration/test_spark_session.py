@@ -393,7 +393,7 @@ def test_the_catalog_is_closed_even_if_closing_spark_fails(
         def close(self) -> None:
             raise RuntimeError("spark")
 
-    lake._spark = Failing()  # type: ignore[assignment]
+    lake._connections._spark = Failing()  # type: ignore[assignment]
     with pytest.raises(RuntimeError, match="spark"):
         lake.close()
     assert closed == [1]

@@ -23,6 +23,19 @@ class Change:
     added_files: int = 0
     deleted_files: int = 0
 
+    def __str__(self) -> str:
+        counts = (
+            (self.inserted_rows, "inserted"),
+            (self.updated_rows, "updated"),
+            (self.deleted_rows, "deleted"),
+        )
+        said = [f"{n:,} row{'' if n == 1 else 's'} {what}" for n, what in counts if n]
+        if self.snapshot_id is None:
+            return f"{self.table}: nothing to change"
+        where = f"snapshot {self.snapshot_id}"
+        where += "" if self.branch == "main" else f" of branch {self.branch}"
+        return f"{self.table}: {', '.join(said) or 'changed'} ({where})"
+
     def to_dict(self) -> dict[str, Any]:
         """The change as JSON knows it."""
         return asdict(self)

@@ -7,7 +7,7 @@ are in quotes and numbers are not; lists, structs and maps are JSON. Parquet and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Final, TypeAlias
+from typing import BinaryIO, Final
 
 import msgspec
 import pyarrow as pa
@@ -21,25 +21,43 @@ from calve.query.rows import Rows
 from calve.query.text_table import column_widths, is_right, line
 from calve.tables.nearest import meant
 
-Write: TypeAlias = Callable[[Rows, BinaryIO], None]
-
 _WIDTH_ROWS: Final = 1000
 # Small enough that a batch as Python objects is no burden.
 _TEXT_ROWS: Final = 10_000
 
 
-def write_rows(rows: Rows, out: BinaryIO, kind: str) -> None:
-    """Write all rows to a binary file; `kind` is one of `FORMATS`. Memory stays bounded."""
+class _Counted:
+    """Rows on their way out, and how many there were."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.schema = rows.schema
+        self.columns = rows.columns
+        self.count = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._rows.batches():
+            self.count += len(batch)
+            yield batch
+
+
+def write_rows(rows: Rows, out: BinaryIO, kind: str) -> int:
+    """Write all rows to a binary file and count them; `kind` is one of `FORMATS`.
+
+    Memory stays bounded.
+    """
     write = FORMATS.get(kind)
     if write is None:
         raise InvalidRequest(
             f"there is no format {kind!r}{meant(kind, FORMATS)}",
             hint=f"one of {', '.join(FORMATS)}",
         )
-    write(rows, out)
+    counted = _Counted(rows)
+    write(counted, out)
+    return counted.count
 
 
-def _write_table(rows: Rows, out: BinaryIO) -> None:
+def _write_table(rows: _Counted, out: BinaryIO) -> None:
     """Columns are as wide as the first rows need; what is wider later is cut."""
     right = [is_right(field.type) for field in rows.schema]
     widths: list[int] | None = None
@@ -52,7 +70,7 @@ def _write_table(rows: Rows, out: BinaryIO) -> None:
         _write_head(rows, [[] for _ in rows.columns], out)
 
 
-def _write_head(rows: Rows, cells: list[list[str]], out: BinaryIO) -> list[int]:
+def _write_head(rows: _Counted, cells: list[list[str]], out: BinaryIO) -> list[int]:
     widths = column_widths(rows.schema, cells)
     left = [False] * len(widths)
     out.write(_line(rows.columns, widths, left))
@@ -64,7 +82,7 @@ def _line(cells: list[str] | tuple[str, ...], widths: list[int], right: list[boo
     return line(cells, widths, right).encode("utf-8", "replace") + b"\n"
 
 
-def _write_json(rows: Rows, out: BinaryIO) -> None:
+def _write_json(rows: _Counted, out: BinaryIO) -> None:
     between = b"["
     for encoded in _json_objects(rows):
         out.write(between + b"\n  " + encoded)
@@ -72,11 +90,11 @@ def _write_json(rows: Rows, out: BinaryIO) -> None:
     out.write(b"[]\n" if between == b"[" else b"\n]\n")
 
 
-def _write_ndjson(rows: Rows, out: BinaryIO) -> None:
+def _write_ndjson(rows: _Counted, out: BinaryIO) -> None:
     out.writelines(encoded + b"\n" for encoded in _json_objects(rows))
 
 
-def _json_objects(rows: Rows) -> Iterator[bytes]:
+def _json_objects(rows: _Counted) -> Iterator[bytes]:
     encoder = msgspec.json.Encoder()
     for batch in _pieces(rows, _TEXT_ROWS):
         columns = [
@@ -87,7 +105,7 @@ def _json_objects(rows: Rows) -> Iterator[bytes]:
             yield encoder.encode(dict(zip(rows.columns, values, strict=True)))
 
 
-def _write_csv(rows: Rows, out: BinaryIO) -> None:
+def _write_csv(rows: _Counted, out: BinaryIO) -> None:
     schema = pa.schema([(field.name, _csv_type(field.type)) for field in rows.schema])
     options = pyarrow.csv.WriteOptions(quoting_style="needed")
     with pyarrow.csv.CSVWriter(pa.PythonFile(out, mode="w"), schema, write_options=options) as csv:
@@ -120,7 +138,7 @@ def _csv_text(value: object) -> str | None:
     return msgspec.json.encode(value).decode()
 
 
-def _write_parquet(rows: Rows, out: BinaryIO) -> None:
+def _write_parquet(rows: _Counted, out: BinaryIO) -> None:
     with pyarrow.parquet.ParquetWriter(
         pa.PythonFile(out, mode="w"), rows.schema, compression="zstd"
     ) as writer:
@@ -128,13 +146,13 @@ def _write_parquet(rows: Rows, out: BinaryIO) -> None:
             writer.write_batch(batch)
 
 
-def _write_arrow(rows: Rows, out: BinaryIO) -> None:
+def _write_arrow(rows: _Counted, out: BinaryIO) -> None:
     with pa.ipc.new_stream(pa.PythonFile(out, mode="w"), rows.schema) as writer:
         for batch in rows.batches():
             writer.write_batch(batch)
 
 
-def _pieces(rows: Rows, size: int) -> Iterator[pa.RecordBatch]:
+def _pieces(rows: _Counted, size: int) -> Iterator[pa.RecordBatch]:
     for batch in rows.batches():
         for start in range(0, len(batch), size):
             yield batch.slice(start, size)
@@ -155,7 +173,7 @@ def _iso(column: pa.Array) -> pa.Array:
     return pc.replace_substring(column.cast(pa.string()), " ", "T")
 
 
-FORMATS: Final[dict[str, Write]] = {
+FORMATS: Final[dict[str, Callable[[_Counted, BinaryIO], None]]] = {
     "table": _write_table,
     "json": _write_json,
     "ndjson": _write_ndjson,

@@ -1,0 +1,433 @@
+"""IcebergManager: every operation on the tables of a lake.
+
+Each change is one commit: it happens as a whole or not at all, and readers see the state before or
+after it. Whoever only manages tables needs nothing else of Calve.
+
+What reads and changes rows is imported when it is first used: whoever adds a column need not wait
+for DuckDB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+
+from calve.connections import Connections, LakeSource, settings_of
+from calve.errors import InvalidRequest
+from calve.model import TableName
+from calve.tables import evolution, expiry, orphans, references, snapshots
+from calve.tables.describe import TableDescription, describe_table
+from calve.tables.evolution import SchemaChange, TypeSource
+from calve.tables.expiry import Expiry
+from calve.tables.orphans import RemovedFiles
+from calve.tables.references import Reference
+from calve.tables.schemas import SchemaSource, define_table
+from calve.tables.snapshots import ScanPlan, Snapshot
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyspark.sql import SparkSession
+
+    from calve.changes import Change
+    from calve.query.rows import Rows
+
+Engine: TypeAlias = Literal["python", "spark"]
+Moment: TypeAlias = datetime | str
+
+_T = TypeVar("_T")
+
+
+class IcebergManager:
+    """The tables of one lake: made, filled, changed, asked, evolved and looked after.
+
+    A context manager; safe to share between threads and processes. Names are `users`, or
+    `tenant.dataset.name`.
+    """
+
+    def __init__(
+        self, lake: LakeSource | Connections = None, *, spark: SparkSession | None = None
+    ) -> None:
+        """Open the lake in a directory, or the one that the settings describe; make it if new.
+
+        A lake opened by path keeps the table `users` at `<path>/users`.
+        """
+        self._owns_lake = not isinstance(lake, Connections)
+        self._lake = (
+            lake if isinstance(lake, Connections) else Connections(settings_of(lake), spark=spark)
+        )
+
+    def create_table(
+        self,
+        name: str,
+        schema: SchemaSource | None = None,
+        *,
+        from_data: object = None,
+        partition_by: Sequence[str] = (),
+        sort_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> TableDescription:
+        """Make an empty table.
+
+        The schema is PyIceberg's, Arrow's, `{"id": "long", …}` or the path of a JSON file; or it is
+        inferred `from_data`, which is anything that `insert_data` takes and is not inserted.
+        """
+        if (schema is None) == (from_data is None):
+            raise InvalidRequest(
+                "a table needs a schema, or data to infer one from; not both",
+                hint='pass schema={"id": "long"}, or from_data="users.csv"',
+            )
+        from calve.tables.inputs import infer_schema
+
+        definition = define_table(
+            infer_schema(from_data) if schema is None else schema,
+            partition_by=partition_by,
+            sort_by=sort_by,
+            properties=properties,
+        )
+        parsed = TableName.parse(name)
+        made = self._lake.catalog.create_table(
+            parsed,
+            definition.schema,
+            partition_spec=definition.partition_spec,
+            sort_order=definition.sort_order,
+            properties=dict(definition.properties),
+        )
+        return describe_table(parsed, made)
+
+    def list_tables(self) -> list[str]:
+        return [str(name) for name in self._lake.catalog.list_tables()]
+
+    def describe_table(self, table: str) -> TableDescription:
+        parsed = TableName.parse(table)
+        return describe_table(parsed, self._lake.catalog.load_table(parsed))
+
+    def rename_table(self, table: str, new_name: str) -> TableDescription:
+        """Give the table another name. Its files stay where they are."""
+        parsed = TableName.parse(new_name)
+        return describe_table(parsed, self._lake.catalog.rename_table(table, parsed))
+
+    def drop_table(self, table: str, *, purge: bool = False, dry_run: bool = False) -> RemovedFiles:
+        """Take the table out of the catalog; with `purge`, delete its files too."""
+        if purge:
+            return orphans.drop_and_purge(self._lake.catalog, table, dry_run=dry_run)
+        self._lake.catalog.load_table(table)
+        if not dry_run:
+            self._lake.catalog.drop_table(table)
+        return RemovedFiles((), 0, dry_run)
+
+    def insert_data(
+        self,
+        table: str,
+        data: object,
+        *,
+        format: str | None = None,  # noqa: A002
+        branch: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Change:
+        """Add rows: pandas, Polars, Arrow, dicts, or the path of a CSV, JSON or Parquet file.
+
+        Columns are matched by name. Files are streamed, so they may be bigger than memory;
+        `progress` is told how many rows have been written.
+        """
+        from calve.changes import insert_rows
+
+        return insert_rows(
+            self._lake.catalog, table, data, format=format, branch=branch, progress=progress
+        )
+
+    def update_data(
+        self,
+        table: str,
+        updates: Mapping[str, object],
+        where: str | None = None,
+        *,
+        branch: str | None = None,
+        engine: Engine = "python",
+    ) -> Change:
+        """Set columns to values, or to an `Expression`, in the rows for which `where` is true."""
+        from calve.changes import update_rows, update_with_spark
+
+        catalog = self._lake.catalog
+        if _is_spark(engine):
+            spark = self._lake.spark()
+            return update_with_spark(catalog, spark, table, updates, where, branch=branch)
+        return update_rows(catalog, table, updates, where, branch=branch)
+
+    def delete_data(
+        self,
+        table: str,
+        condition: str,
+        *,
+        branch: str | None = None,
+        engine: Engine = "python",
+    ) -> Change:
+        """Delete the rows that `query_table` shows for the same condition."""
+        from calve.changes import delete_rows, delete_with_spark
+
+        catalog = self._lake.catalog
+        if _is_spark(engine):
+            spark = self._lake.spark()
+            return delete_with_spark(catalog, spark, table, condition, branch=branch)
+        return delete_rows(catalog, table, condition, branch=branch)
+
+    def upsert_data(
+        self,
+        table: str,
+        data: object,
+        keys: Sequence[str],
+        *,
+        format: str | None = None,  # noqa: A002
+        branch: str | None = None,
+        engine: Engine = "python",
+    ) -> Change:
+        """Replace the rows that have the keys of these, and add the others."""
+        from calve.changes import upsert_rows, upsert_with_spark
+
+        catalog = self._lake.catalog
+        if _is_spark(engine):
+            spark = self._lake.spark()
+            return upsert_with_spark(
+                catalog, spark, table, data, keys, format=format, branch=branch
+            )
+        return upsert_rows(catalog, table, data, keys, format=format, branch=branch)
+
+    def query_table(
+        self,
+        table: str,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+    ) -> Rows:
+        """The rows for which a condition is true, as the table, a branch or a tag is now."""
+        loaded = self._lake.catalog.load_table(table)
+        return self._read(
+            loaded, references.head(loaded, branch=branch, tag=tag), where, columns, limit
+        )
+
+    def query_snapshot(
+        self,
+        table: str,
+        snapshot_id: int,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> Rows:
+        """The table as it was in a snapshot, with the columns of its time."""
+        loaded = self._lake.catalog.load_table(table)
+        found = snapshots.snapshot_by_id(loaded, snapshot_id)
+        return self._read(loaded, found.id, where, columns, limit)
+
+    def query_as_of(
+        self,
+        table: str,
+        timestamp: Moment,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> Rows:
+        """The table as it was at a time; one without a zone is UTC."""
+        loaded = self._lake.catalog.load_table(table)
+        found = snapshots.snapshot_as_of(loaded, _moment(timestamp))
+        return self._read(loaded, found.id, where, columns, limit)
+
+    def sql(self, text: str) -> Rows:
+        """Ask in SQL, over all tables of the lake: `FROM users AT (VERSION => 12345)` and so on."""
+        from calve.query.sql import run_sql
+
+        return run_sql(self._lake.catalog, text, spark=self._lake.spark)
+
+    def list_snapshots(self, table: str) -> list[Snapshot]:
+        """Every snapshot that is kept, oldest first."""
+        return snapshots.list_snapshots(self._lake.catalog.load_table(table))
+
+    def get_current_snapshot(self, table: str) -> Snapshot | None:
+        return snapshots.current_snapshot(self._lake.catalog.load_table(table))
+
+    def rollback(self, table: str, snapshot_id: int, *, force: bool = False) -> Snapshot:
+        """Make an earlier snapshot the current one again; nothing is deleted.
+
+        Only an ancestor of the current one is taken, unless forced.
+        """
+
+        def go_back(loaded: Table) -> Snapshot:
+            snapshots.rollback(loaded, snapshot_id, force=force)
+            return snapshots.snapshot_by_id(loaded, snapshot_id)
+
+        return self._change(table, go_back)
+
+    def expire_snapshots(
+        self, table: str, older_than_days: float, *, dry_run: bool = False
+    ) -> Expiry:
+        """Forget old snapshots and delete the files that only they needed.
+
+        What a branch or a tag leads to is kept.
+        """
+        if older_than_days < 0:
+            raise InvalidRequest("older_than_days is negative", hint="0 means everything but now")
+        before = datetime.now(UTC) - timedelta(days=older_than_days)
+        return self._change(
+            table, lambda loaded: expiry.expire_snapshots(loaded, before, dry_run=dry_run)
+        )
+
+    def plan_scan(self, table: str, from_snapshot_id: int, to_snapshot_id: int) -> ScanPlan:
+        """The data files that came and went between two snapshots."""
+        return snapshots.plan_scan(
+            self._lake.catalog.load_table(table), from_snapshot_id, to_snapshot_id
+        )
+
+    def remove_orphans(
+        self, table: str, *, older_than_days: float = 3, dry_run: bool = False
+    ) -> RemovedFiles:
+        """Delete the files in the table's directory that nothing refers to.
+
+        What somebody is still writing belongs to nothing yet: the age must be longer than that.
+        """
+        age = timedelta(days=older_than_days)
+        return orphans.remove_orphans(self._lake.catalog.load_table(table), age, dry_run=dry_run)
+
+    def evolve_schema(self, table: str, *changes: SchemaChange) -> TableDescription:
+        """Apply several changes in one commit, or none of them."""
+        return self._evolve(table, lambda loaded: evolution.evolve_schema(loaded, changes))
+
+    def add_column(
+        self,
+        table: str,
+        name: str,
+        type: TypeSource,  # noqa: A002
+        *,
+        doc: str | None = None,
+    ) -> TableDescription:
+        """Add a column, which is null in the rows there are; `address.city` goes inside another."""
+        return self.evolve_schema(table, evolution.AddColumn(name, type, doc))
+
+    def rename_column(self, table: str, name: str, new_name: str) -> TableDescription:
+        return self.evolve_schema(table, evolution.RenameColumn(name, new_name))
+
+    def drop_column(self, table: str, name: str, *, dry_run: bool = False) -> TableDescription:
+        """Take a column away. Old snapshots still show it."""
+        change = evolution.DropColumn(name)
+        return self._evolve(
+            table, lambda loaded: evolution.evolve_schema(loaded, [change], dry_run=dry_run)
+        )
+
+    def alter_column(
+        self,
+        table: str,
+        name: str,
+        *,
+        type: TypeSource | None = None,  # noqa: A002
+        optional: bool = False,
+        doc: str | None = None,
+    ) -> TableDescription:
+        """Make a column's type wider, let it be null, or say what it holds."""
+        changes: list[SchemaChange] = []
+        if type is not None:
+            changes.append(evolution.WidenColumn(name, type))
+        if optional:
+            changes.append(evolution.MakeOptional(name))
+        if doc is not None:
+            changes.append(evolution.Describe(name, doc))
+        return self.evolve_schema(table, *changes)
+
+    def alter_partition(
+        self, table: str, *, add: Sequence[str] = (), drop: Sequence[str] = ()
+    ) -> TableDescription:
+        """Partition what is written from now on otherwise; the files there are stay as they are."""
+        return self._evolve(
+            table, lambda loaded: evolution.evolve_partitioning(loaded, add=add, drop=drop)
+        )
+
+    def create_branch(self, table: str, name: str, *, snapshot_id: int | None = None) -> Reference:
+        """Name a line of snapshots that can be written to without anybody seeing it."""
+        return self._change(
+            table, lambda loaded: references.create_branch(loaded, name, snapshot_id)
+        )
+
+    def create_tag(self, table: str, name: str, *, snapshot_id: int | None = None) -> Reference:
+        """Name a snapshot, which is then kept."""
+        return self._change(table, lambda loaded: references.create_tag(loaded, name, snapshot_id))
+
+    def list_branches(self, table: str) -> list[Reference]:
+        return references.list_branches(self._lake.catalog.load_table(table))
+
+    def list_tags(self, table: str) -> list[Reference]:
+        return references.list_tags(self._lake.catalog.load_table(table))
+
+    def delete_branch(self, table: str, name: str, *, dry_run: bool = False) -> Reference:
+        """Forget the name. The snapshots it led to stay until they expire."""
+        return self._change(
+            table, lambda loaded: references.delete_branch(loaded, name, dry_run=dry_run)
+        )
+
+    def delete_tag(self, table: str, name: str, *, dry_run: bool = False) -> Reference:
+        """Forget the name. The snapshot stays until it expires."""
+        return self._change(
+            table, lambda loaded: references.delete_tag(loaded, name, dry_run=dry_run)
+        )
+
+    def publish_branch(self, table: str, name: str) -> Snapshot:
+        """Make main what the branch is, if main has not moved since the branch began."""
+
+        def publish(loaded: Table) -> Snapshot:
+            return snapshots.snapshot_by_id(loaded, references.publish_branch(loaded, name))
+
+        return self._change(table, publish)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Let go of the lake, if it was opened here."""
+        if self._owns_lake:
+            self._lake.close(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.close(error)
+
+    def __repr__(self) -> str:
+        return f"IcebergManager({str(self._lake.settings.data)!r})"
+
+    def _read(
+        self,
+        table: Table,
+        snapshot_id: int | None,
+        where: str | None,
+        columns: Sequence[str] | None,
+        limit: int | None,
+    ) -> Rows:
+        from calve.query.scan import read_table
+
+        return read_table(
+            table,
+            where=where,
+            columns=columns,
+            limit=limit,
+            snapshot_id=snapshot_id,
+            spark=self._lake.spark,
+        )
+
+    def _change(self, table: str, work: Callable[[Table], _T]) -> _T:
+        return self._lake.catalog.change_table(table, work)
+
+    def _evolve(self, table: str, work: Callable[[Table], Any]) -> TableDescription:
+        parsed = TableName.parse(table)
+
+        def evolve(loaded: Table) -> TableDescription:
+            work(loaded)
+            return describe_table(parsed, loaded)
+
+        return self._lake.catalog.change_table(parsed, evolve)
+
+
+def _is_spark(engine: str) -> bool:
+    if engine not in {"python", "spark"}:
+        raise InvalidRequest(f"there is no engine {engine!r}", hint="use python or spark")
+    return engine == "spark"
+
+
+def _moment(given: Moment) -> datetime:
+    return snapshots.parse_moment(given) if isinstance(given, str) else given
