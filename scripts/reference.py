@@ -210,7 +210,9 @@ def leaves(command: click.Command, words: str) -> dict[str, click.Command]:
 
 def commands_page() -> list[str]:
     found = commands()
-    everywhere = set.intersection(*({spelling(o) for o in options(c)} for c in found.values()))
+    spelled = [{spelling(option) for option in options(command)} for command in found.values()]
+    # In the few commands whose --data are rows, the lake's directory is another option.
+    everywhere = set.intersection(*(each for each in spelled if "--data, --lake DIR" in each))
     shared = [o for o in options(next(iter(found.values()))) if spelling(o) in everywhere]
     lines = [
         "# Commands",
@@ -222,11 +224,22 @@ def commands_page() -> list[str]:
         *options_table(shared),
     ]
     for words, command in found.items():
+        if words.startswith("iceberg-manager "):
+            lines += ["", f"## {words}", "", same_as(words, found)]
+            continue
         own = [option for option in options(command) if spelling(option) not in everywhere]
         lines += ["", f"## {words}", "", *help_lines(command)]
         lines += ["", "```text", usage(words, command), "```"]
         lines += ["", *options_table(own)] if own else []
     return lines
+
+
+def same_as(words: str, found: Mapping[str, click.Command]) -> str:
+    """Where the command that `iceberg-manager` shares with `calve` is described."""
+    _, *verbs = words.split()
+    whole = " ".join(("calve", *verbs))
+    name = whole if whole in found else " ".join(("calve table", *verbs))
+    return f"The same as [`{name}`](#{name.replace(' ', '-')})."
 
 
 def options(command: click.Command) -> list[click.Option]:

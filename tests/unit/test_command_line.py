@@ -13,7 +13,7 @@ import click
 import pytest
 
 from calve.cli import main
-from calve.cli.main import CALVE, ICEBERG_MANAGER, Entry, LazyGroup
+from calve.cli.main import BRANCH, CALVE, ICEBERG_MANAGER, TABLE, TAG, Entry, LazyGroup, Noun
 
 
 class Run(NamedTuple):
@@ -43,21 +43,23 @@ def calve(
     return run
 
 
-def commands(entries: dict[str, Entry], program: str) -> Iterator[tuple[str, click.Command]]:
-    group = LazyGroup(entries, program)
+def commands(group: click.Group, words: str) -> Iterator[tuple[str, click.Command]]:
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
         if isinstance(command, click.Group):
-            yield from (
-                (f"{program} {name} {verb}", each) for verb, each in command.commands.items()
-            )
+            yield from commands(command, f"{words} {name}")
         else:
-            yield f"{program} {name}", command
+            yield f"{words} {name}", command
 
 
-ALL = dict([*commands(CALVE, "calve"), *commands(ICEBERG_MANAGER, "iceberg-manager")])
+ALL = dict(
+    [
+        *commands(LazyGroup(CALVE, "calve"), "calve"),
+        *commands(LazyGroup(ICEBERG_MANAGER, "iceberg-manager"), "iceberg-manager"),
+    ]
+)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -69,8 +71,10 @@ def test_every_command_is_explained_and_ends_with_an_example(name: str) -> None:
     assert {"--json", "--data", "--config", "--set", "-v"} <= options
 
 
-@pytest.mark.parametrize("entries", [CALVE, ICEBERG_MANAGER])
-def test_the_summary_shown_without_loading_a_command_is_its_own(entries: dict[str, Entry]) -> None:
+@pytest.mark.parametrize("entries", [CALVE, ICEBERG_MANAGER, TABLE, BRANCH, TAG])
+def test_the_summary_shown_without_loading_a_command_is_its_own(
+    entries: dict[str, Entry | Noun],
+) -> None:
     group = LazyGroup(entries, "x")
     for name, entry in entries.items():
         command = group.get_command(click.Context(group), name)

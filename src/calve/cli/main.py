@@ -9,6 +9,7 @@ import errno
 import importlib
 import signal
 import sys
+from collections.abc import Mapping
 from typing import Final, NamedTuple, NoReturn
 
 import click
@@ -25,23 +26,82 @@ class Entry(NamedTuple):
     summary: str
 
 
-CALVE: Final = {
+class Noun(NamedTuple):
+    """A group of commands, and the line that help shows for it."""
+
+    entries: dict[str, Entry]
+    summary: str
+
+
+TABLE: Final = {
+    "add-column": Entry("columns", "add_column", "Add a column."),
+    "alter-column": Entry(
+        "columns", "alter_column", "Make a column's type wider, let it be null, or describe it."
+    ),
+    "alter-partition": Entry(
+        "columns", "alter_partition", "Partition what is written from now on otherwise."
+    ),
+    "changes": Entry("snapshots", "changes", "Show the data files that came and went."),
+    "create": Entry("table", "create", "Make a table."),
+    "delete": Entry("rows", "delete", "Delete the rows that `query` shows for the same condition."),
+    "describe": Entry("table", "describe", "Show a table's columns, partitioning and state."),
+    "drop": Entry("table", "drop", "Take a table out of the lake."),
+    "drop-column": Entry("columns", "drop_column", "Take a column away."),
+    "expire-snapshots": Entry(
+        "snapshots", "expire", "Forget old snapshots, and delete their files."
+    ),
+    "insert": Entry("rows", "insert", "Add rows from a file, or from standard input."),
+    "list": Entry("table", "list_tables", "List the lake's tables."),
+    "list-snapshots": Entry("snapshots", "list_all", "List a table's snapshots."),
+    "query": Entry("query", "query", "Show rows, now or as they were."),
+    "remove-orphans": Entry(
+        "snapshots",
+        "remove_orphans",
+        "Delete files in the table's directory that nothing refers to.",
+    ),
+    "rename": Entry("table", "rename", "Give a table another name."),
+    "rename-column": Entry("columns", "rename_column", "Give a column another name."),
+    "rollback": Entry("snapshots", "rollback", "Go back to an earlier snapshot."),
+    "update": Entry("rows", "update", "Change rows."),
+    "upsert": Entry(
+        "rows", "upsert", "Replace the rows that have the keys of these, and add the others."
+    ),
+}
+BRANCH: Final = {
+    "create": Entry("branch", "create", "Begin a branch."),
+    "delete": Entry("branch", "delete", "Forget a branch."),
+    "list": Entry("branch", "list_all", "List a table's branches."),
+    "publish": Entry("branch", "publish", "Make main what the branch is."),
+}
+TAG: Final = {
+    "create": Entry("tag", "create", "Name a snapshot, which is then kept."),
+    "delete": Entry("tag", "delete", "Forget a tag."),
+    "list": Entry("tag", "list_all", "List a table's tags."),
+}
+CALVE: Final[dict[str, Entry | Noun]] = {
+    "branch": Noun(BRANCH, "Write to a table without anybody seeing it, then publish."),
     "config": Entry("config", "config", "Write, show and check the configuration."),
     "doctor": Entry("doctor", "doctor", "Check everything that Calve needs on this machine."),
     "setup": Entry("setup", "setup", "Fetch what the installed parts need, once."),
-    "table": Entry("table", "table", "Look at the lake's tables."),
+    "sql": Entry("query", "sql", "Ask in SQL, over all tables of the lake."),
+    "table": Noun(TABLE, "Make, fill, change, ask and look after tables."),
+    "tag": Noun(TAG, "Give snapshots names."),
     "wal": Entry("wal", "wal", "Look at the write-ahead log, verify and repair it."),
 }
-ICEBERG_MANAGER: Final = {
-    "describe": Entry("table", "describe", "Show a table's columns, partitioning and state."),
-    "list": Entry("table", "list_tables", "List the lake's tables."),
+ICEBERG_MANAGER: Final[dict[str, Entry | Noun]] = {
+    **TABLE,
+    "branch": CALVE["branch"],
+    "sql": CALVE["sql"],
+    "tag": CALVE["tag"],
 }
 
 
 class LazyGroup(click.Group):
     """A group that knows its commands' names and summaries, and loads the one that is called."""
 
-    def __init__(self, entries: dict[str, Entry], name: str, **attributes: object) -> None:
+    def __init__(
+        self, entries: Mapping[str, Entry | Noun], name: str, **attributes: object
+    ) -> None:
         super().__init__(name=name, no_args_is_help=True, **attributes)  # type: ignore[arg-type]
         self._entries = entries
 
@@ -52,6 +112,8 @@ class LazyGroup(click.Group):
         entry = self._entries.get(cmd_name)
         if entry is None:
             return None
+        if isinstance(entry, Noun):
+            return LazyGroup(entry.entries, cmd_name, help=entry.summary)
         module = importlib.import_module(f"calve.cli.{entry.module}")
         command = getattr(module, entry.attribute)
         assert isinstance(command, click.Command)
@@ -68,15 +130,18 @@ _CALVE_HELP: Final = """\
 Turns streams into Apache Iceberg tables.
 
 \b
-  calve setup          fetch what the installed parts need
-  calve doctor         check this machine
-  calve table list     see what is in the lake
+  calve table create users --from-data users.csv     make a table
+  calve table insert users --data users.csv          fill it
+  calve sql "select count(*) from users"             ask
+  calve doctor                                       check this machine
 """
 _MANAGER_HELP: Final = """\
 Manages the Iceberg tables of a lake; the same as `calve table`.
 
 \b
-  iceberg-manager list --data ./calve-data
+  iceberg-manager create users --schema schema.json
+  iceberg-manager insert users --data users.csv
+  iceberg-manager query users --where "age > 30"
 """
 
 
@@ -90,7 +155,7 @@ def iceberg_manager() -> None:
     _run("iceberg-manager", ICEBERG_MANAGER, _MANAGER_HELP)
 
 
-def _run(program: str, entries: dict[str, Entry], help_text: str) -> None:
+def _run(program: str, entries: Mapping[str, Entry | Noun], help_text: str) -> None:
     group = LazyGroup(
         entries,
         program,

@@ -13,8 +13,8 @@ from calve.settings import LoadedSettings, Settings, load_settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+_LAKE = "The lake's directory (setting `data`)."
 _OPTIONS = (
-    click.option("--data", metavar="DIR", help="The lake's directory (setting `data`)."),
     click.option(
         "--config", metavar="FILE", type=click.Path(path_type=Path), help="The configuration file."
     ),
@@ -58,7 +58,20 @@ class Call:
 
 def common_options(command: _F) -> _F:
     """Give a command the options; it receives them as one argument, `call`."""
+    lake = click.option("--data", "--lake", "data", metavar="DIR", help=_LAKE)
+    return _with_options(command, lake)
 
+
+def row_options(command: _F) -> _F:
+    """The same for a command whose `--data` are rows: the lake's directory is `--lake` alone."""
+    lake = click.option("--lake", "data", metavar="DIR", help=_LAKE)
+    rows = click.option(
+        "--data", "rows", metavar="FILE", required=True, help="The rows; - is standard input."
+    )
+    return rows(_with_options(command, lake))
+
+
+def _with_options(command: _F, lake: Callable[[Any], Any]) -> _F:
     @functools.wraps(command)
     def with_call(**arguments: Any) -> Any:
         names = ("data", "config", "assignments", "as_json", "verbose")
@@ -66,7 +79,7 @@ def common_options(command: _F) -> _F:
         return command(call=call, **arguments)
 
     decorated: Any = with_call
-    for option in reversed(_OPTIONS):
+    for option in reversed((lake, *_OPTIONS)):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
 

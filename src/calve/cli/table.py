@@ -1,22 +1,20 @@
-"""`calve table`, and the verbs of `iceberg-manager`."""
+"""`calve table`: tables themselves; also verbs of `iceberg-manager`."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from calve.cli.description import print_description
+from calve.cli.opened import confirm, destroying, opened
 from calve.cli.options import Call, common_options
 from calve.cli.output import print_json, print_table, say
-from calve.lake import Lake
-from calve.model import TableName
-from calve.tables.describe import TableDescription, describe_table
+from calve.cli.removal import print_removal
+from calve.connections import Connections
 
 
-@click.group()
-def table() -> None:
-    """Look at the lake's tables."""
-
-
-@table.command("list")
+@click.command("list")
 @common_options
 def list_tables(call: Call) -> None:
     """List the lake's tables.
@@ -24,8 +22,8 @@ def list_tables(call: Call) -> None:
     \b
     Example: calve table list --data ./calve-data
     """
-    with Lake(call.settings(), create=False) as lake:
-        names = lake.catalog.list_tables()
+    with Connections(call.settings(), create=False) as connections:
+        names = connections.catalog.list_tables()
     if call.as_json:
         print_json(
             [
@@ -39,7 +37,7 @@ def list_tables(call: Call) -> None:
         say("the lake has no tables yet")
 
 
-@table.command()
+@click.command()
 @click.argument("name", metavar="TABLE")
 @common_options
 def describe(call: Call, name: str) -> None:
@@ -48,30 +46,86 @@ def describe(call: Call, name: str) -> None:
     \b
     Example: calve table describe users
     """
-    parsed = TableName.parse(name)
-    with Lake(call.settings(), create=False) as lake:
-        description = describe_table(parsed, lake.catalog.load_table(parsed))
-    if call.as_json:
-        print_json(description)
-    else:
-        _print(description)
+    with opened(call) as manager:
+        print_description(call, manager.describe_table(name))
 
 
-def _print(description: TableDescription) -> None:
-    print_table(
-        ("COLUMN", "TYPE", "REQUIRED", "DOC"),
-        [(c.name, c.type, "yes" if c.required else "no", c.doc) for c in description.columns],
-    )
-    click.echo()
-    shown = {
-        "location": description.location,
-        "partitioned by": ", ".join(description.partitioned_by) or None,
-        "sorted by": ", ".join(description.sorted_by) or None,
-        "snapshot": description.snapshot_id,
-        "at": description.snapshot_at
-        and description.snapshot_at.isoformat(timespec="milliseconds"),
-        "rows": description.rows,
-        "data files": description.files,
-        "format": f"v{description.format_version}",
-    }
-    print_table(("ABOUT", str(description.name)), list(shown.items()))
+@click.command()
+@click.argument("name", metavar="TABLE")
+@click.option("--schema", metavar="FILE", help="A JSON file with the columns.")
+@click.option("--from-data", metavar="FILE", help="Infer the columns from a file with rows.")
+@click.option("--partition-by", metavar="EXPRESSION", multiple=True, help="Such as day(created).")
+@click.option("--sort-by", metavar="EXPRESSION", multiple=True, help="Such as 'id desc'.")
+@click.option("--property", "properties", metavar="KEY=VALUE", multiple=True, help="A property.")
+@common_options
+def create(
+    call: Call,
+    name: str,
+    schema: str | None,
+    from_data: str | None,
+    partition_by: tuple[str, ...],
+    sort_by: tuple[str, ...],
+    properties: tuple[str, ...],
+) -> None:
+    """Make a table, with the columns of a JSON file or of data; the lake too, if it is new.
+
+    \b
+    Example: calve table create users --schema schema.json
+    Example: calve table create users --from-data users.csv --partition-by country
+    """
+    if (schema is None) == (from_data is None):
+        raise click.UsageError("name the columns: --schema FILE, or --from-data FILE")
+    with opened(call, create=True) as manager:
+        description = manager.create_table(
+            name,
+            Path(schema) if schema else None,
+            from_data=from_data,
+            partition_by=partition_by,
+            sort_by=sort_by,
+            properties=dict(_assignment(text) for text in properties),
+        )
+    print_description(call, description)
+
+
+@click.command()
+@click.argument("name", metavar="TABLE")
+@click.argument("new_name", metavar="NEW_NAME")
+@common_options
+def rename(call: Call, name: str, new_name: str) -> None:
+    """Give a table another name. Its files stay where they are.
+
+    \b
+    Example: calve table rename users people
+    """
+    with opened(call) as manager:
+        print_description(call, manager.rename_table(name, new_name))
+
+
+@click.command()
+@click.argument("name", metavar="TABLE")
+@click.option("--purge", is_flag=True, help="Delete its files too.")
+@destroying
+@common_options
+def drop(call: Call, name: str, *, purge: bool, dry_run: bool, yes: bool) -> None:
+    """Take a table out of the lake. Its files stay, unless --purge.
+
+    \b
+    Example: calve table drop users --purge --dry-run
+    """
+    with opened(call) as manager:
+        if not dry_run:
+            manager.describe_table(name)
+            what = "and delete all its files" if purge else "and keep its files"
+            confirm(f"Drop the table {name} {what}?", yes=yes)
+        removal = manager.drop_table(name, purge=purge, dry_run=dry_run)
+    if purge or call.as_json:
+        print_removal(call, removal)
+    if not call.as_json:
+        say(f"the table {name} {'would be' if dry_run else 'is'} dropped")
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    key, found, value = text.partition("=")
+    if not found:
+        raise click.UsageError(f"--property takes KEY=VALUE, such as owner=me, not {text!r}")
+    return key, value

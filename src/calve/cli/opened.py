@@ -1,0 +1,43 @@
+"""The lake that a command works on, and how it asks before it destroys something."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from calve.cli.options import Call
+from calve.connections import Connections
+from calve.manager import IcebergManager
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@contextmanager
+def opened(call: Call, *, create: bool = False) -> Iterator[IcebergManager]:
+    """The tables of the lake; one that is not there yet is an error, unless `create`."""
+    with Connections(call.settings(), create=create) as connections:
+        yield IcebergManager(connections)
+
+
+def destroying(command: _F) -> _F:
+    """Give a command `--dry-run` and `--yes`."""
+    decorated: Any = command
+    for option in (
+        click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing."),
+    ):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask whoever sits at the terminal; a script must have said --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Say --yes, as there is nobody to ask.")
+    click.confirm(question, abort=True, err=True)

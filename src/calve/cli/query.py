@@ -1,0 +1,142 @@
+"""`calve table query` and `calve sql`: rows shown, now and as they were."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Final, cast
+
+import click
+
+from calve.cli.opened import opened
+from calve.cli.options import Call, common_options
+from calve.cli.output import say
+from calve.errors import InvalidRequest
+from calve.manager import IcebergManager
+from calve.query.formats import FORMATS, write_rows
+from calve.query.rows import Rows
+from calve.tables.snapshots import parse_moment
+
+_BINARY: Final = frozenset({"parquet", "arrow"})
+_FORMAT = click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(list(FORMATS)),
+    help="How rows are written; table.",
+)
+_OUTPUT = click.option(
+    "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write there instead."
+)
+
+
+@click.command()
+@click.argument("table", metavar="TABLE")
+@click.option("--where", metavar="CONDITION", help="Only rows for which this is true.")
+@click.option(
+    "--columns", metavar="A,B,…", help="Only these columns; can be given again.", multiple=True
+)
+@click.option("--limit", type=click.IntRange(min=0), help="At most so many rows.")
+@click.option("--snapshot", type=int, metavar="ID", help="The table as it was in this snapshot.")
+@click.option("--timestamp", metavar="TIME", help="The table as it was at this time.")
+@click.option("--tag", metavar="NAME", help="The table as it was when it got this tag.")
+@click.option("--branch", metavar="NAME", help="A branch instead of main.")
+@_FORMAT
+@_OUTPUT
+@common_options
+def query(
+    call: Call,
+    table: str,
+    *,
+    where: str | None,
+    columns: tuple[str, ...],
+    limit: int | None,
+    snapshot: int | None,
+    timestamp: str | None,
+    tag: str | None,
+    branch: str | None,
+    output_format: str | None,
+    output: str | None,
+) -> None:
+    """Show rows, now or as they were.
+
+    \b
+    Example: calve table query users --where "age > 30" --columns name,age --limit 10
+    Example: calve table query users --timestamp "2024-01-01 10:00:00" --format csv
+    """
+    moments = {"--snapshot": snapshot, "--timestamp": timestamp, "--tag": tag, "--branch": branch}
+    named = [name for name, value in moments.items() if value is not None]
+    if len(named) > 1:
+        raise click.UsageError(f"{' and '.join(named)} exclude each other")
+    wanted = [name for text in columns for name in _split(text)] or None
+    with opened(call) as manager:
+        if snapshot is not None:
+            rows = manager.query_snapshot(table, snapshot, where, wanted, limit)
+        elif timestamp is not None:
+            rows = _as_of(manager, table, timestamp, where, wanted, limit)
+        else:
+            rows = manager.query_table(table, where, wanted, limit, branch=branch, tag=tag)
+        _write(call, rows, output_format, output)
+
+
+@click.command()
+@click.argument("text", metavar="SQL")
+@_FORMAT
+@_OUTPUT
+@common_options
+def sql(call: Call, text: str, output_format: str | None, output: str | None) -> None:
+    """Ask in SQL, over all tables of the lake; nothing can be changed by it.
+
+    \b
+    Example: calve sql "select country, count(*) from users group by country"
+    Example: calve sql "select * from users AT (VERSION => 12345)" --json
+    """
+    with opened(call) as manager:
+        _write(call, manager.sql(text), output_format, output)
+
+
+def _as_of(
+    manager: IcebergManager,
+    table: str,
+    timestamp: str,
+    where: str | None,
+    columns: list[str] | None,
+    limit: int | None,
+) -> Rows:
+    moment = parse_moment(timestamp)
+    rows = manager.query_as_of(table, moment, where, columns, limit)
+    say(f"as of {moment:%Y-%m-%d %H:%M:%S} UTC: snapshot {rows.snapshot_id}")
+    return rows
+
+
+def _write(call: Call, rows: Rows, output_format: str | None, output: str | None) -> None:
+    chosen = output_format or ("json" if call.as_json else "table")
+    if output is not None:
+        with _opened_file(output) as file:
+            count = write_rows(rows, file, chosen)
+        say(f"{count:,} rows written to {output}")
+        return
+    stream = sys.stdout.buffer
+    if chosen in _BINARY and stream.isatty():
+        raise click.UsageError(f"{chosen} is not for a terminal; use --output FILE")
+    count = write_rows(rows, stream, chosen)
+    if chosen == "table":
+        say(f"{count:,} row{'' if count == 1 else 's'}")
+
+
+@contextmanager
+def _opened_file(path: str) -> Iterator[BinaryIO]:
+    """A file that appears under its name only when all of it has been written."""
+    try:
+        with click.open_file(path, "wb", atomic=True) as file:
+            yield cast("BinaryIO", file)
+    except OSError as error:
+        raise InvalidRequest(
+            f"{path} cannot be written: {error.strerror}", hint="name another file"
+        ) from error
+
+
+def _split(text: str) -> list[str]:
+    """`name,age`; a name with a comma in it goes in double quotes."""
+    return [part.strip() for part in next(csv.reader([text], skipinitialspace=True))]

@@ -1,0 +1,202 @@
+"""`calve table`: rows added, changed and deleted."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import click
+
+from calve.changes import Change, Expression
+from calve.cli.opened import opened
+from calve.cli.options import Call, common_options, row_options
+from calve.cli.output import print_json, say
+from calve.manager import Engine
+
+_REDRAW_SECONDS: Final = 0.2
+_BRANCH = click.option("--branch", metavar="NAME", help="Write to this branch instead of main.")
+_ENGINE = click.option(
+    "--engine",
+    type=click.Choice(["python", "spark"]),
+    default="python",
+    help="Who does the work; spark for changes of much of a large table.",
+)
+_FORMAT = click.option(
+    "--format",
+    "input_format",
+    metavar="FORMAT",
+    help="csv, tsv, json, ndjson, parquet or arrow; told by the file itself if left out.",
+)
+
+
+@click.command()
+@click.argument("table", metavar="TABLE")
+@_FORMAT
+@_BRANCH
+@row_options
+def insert(call: Call, table: str, rows: str, input_format: str | None, branch: str | None) -> None:
+    """Add rows from a file, or from standard input.
+
+    Columns are matched by name. All rows are added in one snapshot, or none.
+
+    \b
+    Example: calve table insert users --data users.csv
+    Example: gunzip -c users.json.gz | calve table insert users --data - --format ndjson
+    """
+    _refuse_directory(rows)
+    with opened(call) as manager, _progress() as progress:
+        change = manager.insert_data(
+            table, rows, format=input_format, branch=branch, progress=progress
+        )
+    _print(call, change)
+
+
+@click.command()
+@click.argument("table", metavar="TABLE")
+@click.option("--key", "keys", metavar="COLUMN", multiple=True, required=True, help="A key column.")
+@_FORMAT
+@_BRANCH
+@_ENGINE
+@row_options
+def upsert(
+    call: Call,
+    table: str,
+    rows: str,
+    *,
+    keys: tuple[str, ...],
+    input_format: str | None,
+    branch: str | None,
+    engine: Engine,
+) -> None:
+    """Replace the rows that have the keys of these, and add the others.
+
+    \b
+    Example: calve table upsert users --data users.csv --key id
+    """
+    _refuse_directory(rows)
+    with opened(call) as manager:
+        change = manager.upsert_data(
+            table, rows, keys, format=input_format, branch=branch, engine=engine
+        )
+    _print(call, change)
+
+
+@click.command()
+@click.argument("table", metavar="TABLE")
+@click.option(
+    "--assign",
+    "assigned",
+    metavar="COLUMN=EXPRESSION",
+    multiple=True,
+    required=True,
+    help="What a column becomes, such as 'age = age + 1'.",
+)
+@click.option("--where", metavar="CONDITION", help="Only rows for which this is true.")
+@click.option("--all", "everything", is_flag=True, help="All rows.")
+@_BRANCH
+@_ENGINE
+@common_options
+def update(
+    call: Call,
+    table: str,
+    *,
+    assigned: tuple[str, ...],
+    where: str | None,
+    everything: bool,
+    branch: str | None,
+    engine: Engine,
+) -> None:
+    """Change rows.
+
+    \b
+    Example: calve table update users --assign "age = age + 1" --where "name = 'Ada'"
+    """
+    if (where is None) != everything:
+        raise click.UsageError("say which rows: --where CONDITION, or --all")
+    updates = dict(_assignment(text) for text in assigned)
+    with opened(call) as manager:
+        change = manager.update_data(table, updates, where, branch=branch, engine=engine)
+    _print(call, change)
+
+
+@click.command()
+@click.argument("table", metavar="TABLE")
+@click.option(
+    "--where", metavar="CONDITION", required=True, help="The rows for which this is true."
+)
+@click.option("--dry-run", is_flag=True, help="Say how many rows it would be, and do nothing.")
+@_BRANCH
+@_ENGINE
+@common_options
+def delete(
+    call: Call, table: str, *, where: str, dry_run: bool, branch: str | None, engine: Engine
+) -> None:
+    """Delete the rows that `query` shows for the same condition.
+
+    Earlier snapshots keep them until they expire.
+
+    \b
+    Example: calve table delete users --where "age < 18"
+    """
+    with opened(call) as manager:
+        if dry_run:
+            count = len(manager.query_table(table, where, columns=[], branch=branch))
+            if call.as_json:
+                print_json({"table": table, "would_delete": count})
+            else:
+                say(f"{count:,} rows would be deleted")
+            return
+        change = manager.delete_data(table, where, branch=branch, engine=engine)
+    _print(call, change)
+
+
+def _print(call: Call, change: Change) -> None:
+    if call.as_json:
+        print_json(change)
+    else:
+        say(str(change))
+
+
+def _assignment(text: str) -> tuple[str, Expression]:
+    column, found, expression = text.partition("=")
+    if not found or not column.strip():
+        raise click.UsageError(
+            f"--assign takes COLUMN=EXPRESSION, such as 'age = age + 1', not {text!r}"
+        )
+    name = column.strip()
+    return name[1:-1] if name[:1] == name[-1:] == '"' else name, Expression(expression.strip())
+
+
+def _refuse_directory(rows: str) -> None:
+    if Path(rows).is_dir():
+        raise click.UsageError(
+            f"--data names the rows here, and {rows} is a directory; the lake's directory is --lake"
+        )
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], None] | None]:
+    """Counts rows on the terminal while they are written, if somebody is looking."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    begun = drawn = time.monotonic()
+
+    def show(rows: int) -> None:
+        nonlocal drawn
+        now = time.monotonic()
+        if now - drawn >= _REDRAW_SECONDS:
+            drawn = now
+            click.echo(
+                f"\r{rows:,} rows, {rows / (now - begun):,.0f} a second ", err=True, nl=False
+            )
+
+    try:
+        yield show
+    finally:
+        if drawn != begun:
+            click.echo("\r" + " " * 60 + "\r", err=True, nl=False)

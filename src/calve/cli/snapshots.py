@@ -1,0 +1,154 @@
+"""`calve table`: its snapshots, and the files that belong to none."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from calve.cli.opened import confirm, destroying, opened
+from calve.cli.options import Call, common_options
+from calve.cli.output import print_json, print_table, say
+from calve.cli.removal import print_removal
+from calve.tables.snapshots import Snapshot
+
+
+@click.command("list-snapshots")
+@click.argument("table", metavar="TABLE")
+@common_options
+def list_all(call: Call, table: str) -> None:
+    """List a table's snapshots, oldest first.
+
+    \b
+    Example: calve table list-snapshots users
+    """
+    with opened(call) as manager:
+        found = manager.list_snapshots(table)
+    if call.as_json:
+        print_json(found)
+    elif found:
+        print_table(
+            ("SNAPSHOT", "AT (UTC)", "OPERATION", "ADDED", "DELETED", "ROWS", "NAMES"),
+            [_cells(each) for each in found],
+        )
+    else:
+        say("the table has no snapshot yet")
+
+
+@click.command()
+@click.argument("table", metavar="TABLE")
+@click.option("--snapshot", type=int, metavar="ID", required=True, help="Where to go back to.")
+@click.option("--force", is_flag=True, help="Take any snapshot that is kept, not only ancestors.")
+@common_options
+def rollback(call: Call, table: str, snapshot: int, *, force: bool) -> None:
+    """Go back to an earlier snapshot. Nothing is deleted: going forward again needs --force.
+
+    \b
+    Example: calve table rollback users --snapshot 12340
+    """
+    with opened(call) as manager:
+        now = manager.rollback(table, snapshot, force=force)
+    if call.as_json:
+        print_json(now)
+    else:
+        rows = "" if now.total_rows is None else f", {now.total_rows:,} rows"
+        say(f"{table} is at snapshot {now.id} from {now.timestamp:%Y-%m-%d %H:%M:%S} UTC{rows}")
+
+
+@click.command("expire-snapshots")
+@click.argument("table", metavar="TABLE")
+@click.option(
+    "--days", type=click.FloatRange(min=0), metavar="N", required=True, help="Keep the last N days."
+)
+@destroying
+@common_options
+def expire(call: Call, table: str, *, days: float, dry_run: bool, yes: bool) -> None:
+    """Forget old snapshots, and delete the files that only they needed.
+
+    What a branch or a tag leads to is kept. A script need not say --yes: the days say enough.
+
+    \b
+    Example: calve table expire-snapshots users --days 30
+    """
+    with opened(call) as manager:
+        if not dry_run and not yes and sys.stdin.isatty():
+            would = manager.expire_snapshots(table, days, dry_run=True)
+            confirm(
+                f"Forget {len(would.snapshot_ids):,} snapshots and delete "
+                f"{len(would.files):,} files?",
+                yes=False,
+            )
+        expired = manager.expire_snapshots(table, days, dry_run=dry_run)
+    if call.as_json:
+        print_json(expired)
+        return
+    for file in expired.files:
+        click.echo(file)
+    would_be = "would be " if dry_run else ""
+    say(
+        f"{len(expired.snapshot_ids):,} snapshots {would_be}forgotten, "
+        f"{len(expired.files):,} files {would_be}deleted"
+    )
+
+
+@click.command()
+@click.argument("table", metavar="TABLE")
+@click.option("--from", "start", type=int, metavar="ID", required=True, help="The snapshot before.")
+@click.option("--to", "end", type=int, metavar="ID", help="The snapshot after; the current one.")
+@common_options
+def changes(call: Call, table: str, start: int, end: int | None) -> None:
+    """Show the data files that came and went between two snapshots.
+
+    \b
+    Example: calve table changes users --from 12340 --to 12345
+    """
+    with opened(call) as manager:
+        current = manager.get_current_snapshot(table) if end is None else None
+        plan = manager.plan_scan(table, start, current.id if current else end or 0)
+    if call.as_json:
+        print_json(plan)
+        return
+    listed = [("added", each) for each in plan.added] + [("deleted", e) for e in plan.deleted]
+    if listed:
+        print_table(
+            ("CHANGE", "ROWS", "BYTES", "FILE"),
+            [(what, f"{f.rows:,}", f"{f.bytes:,}", f.path) for what, f in listed],
+        )
+    else:
+        say("no file came or went")
+
+
+@click.command("remove-orphans")
+@click.argument("table", metavar="TABLE")
+@click.option(
+    "--days", type=click.FloatRange(min=0), default=3.0, show_default=True, metavar="N",
+    help="Leave what is younger: somebody may be about to commit it.",
+)  # fmt: skip
+@destroying
+@common_options
+def remove_orphans(call: Call, table: str, *, days: float, dry_run: bool, yes: bool) -> None:
+    """Delete files in the table's directory that nothing refers to.
+
+    Work that was cut short leaves such files. They do no harm but take room.
+
+    \b
+    Example: calve table remove-orphans users --dry-run
+    """
+    with opened(call) as manager:
+        if not dry_run:
+            confirm(f"Delete what belongs to nothing in the directory of {table}?", yes=yes)
+        removal = manager.remove_orphans(table, older_than_days=days, dry_run=dry_run)
+    print_removal(call, removal)
+
+
+def _cells(snapshot: Snapshot) -> tuple[object, ...]:
+    names = [name if name != "main" else "main (current)" for name in snapshot.refs]
+    return (
+        snapshot.id,
+        f"{snapshot.timestamp:%Y-%m-%d %H:%M:%S.%f}"[:-3],
+        snapshot.operation,
+        f"{snapshot.added_rows:,}",
+        f"{snapshot.deleted_rows:,}",
+        None if snapshot.total_rows is None else f"{snapshot.total_rows:,}",
+        ", ".join(names) or None,
+    )

@@ -1,0 +1,311 @@
+"""`calve table`, `branch`, `tag`, `sql` and `iceberg-manager`, as a user calls them."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from calve.cli import main
+
+# As the documentation of the interface quotes them, in its order.
+QUOTED = """\
+iceberg-manager create users --schema schema.json
+iceberg-manager insert users --data users.csv
+iceberg-manager query users --where "age > 30"
+iceberg-manager query users --snapshot 12345
+iceberg-manager query users --timestamp "2024-01-01 10:00:00"
+iceberg-manager add-column users email string
+iceberg-manager rename-column users name full_name
+iceberg-manager list-snapshots users
+iceberg-manager rollback users --snapshot 12340
+iceberg-manager expire-snapshots users --days 30
+"""
+SCHEMA = {
+    "columns": [
+        {"name": "id", "type": "long", "required": True, "doc": "who it is"},
+        {"name": "name", "type": "string"},
+        {"name": "age", "type": "int"},
+    ]
+}
+USERS = "id,name,age\n1,Ada,36\n2,Alan,28\n3,Grace,45\n"
+NEW_YEAR_2023 = datetime(2023, 1, 1, tzinfo=UTC).timestamp() * 1000
+
+
+class Run(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Shell = Callable[..., Run]
+
+
+@pytest.fixture
+def shell(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> Shell:
+    """Runs a line as a shell would, in an empty directory with `users.csv` and `schema.json`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "users.csv").write_text(USERS, "utf-8")
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA), "utf-8")
+
+    def run(line: str, *, code: int = 0, stdin: bytes = b"") -> Run:
+        program, *_ = arguments = shlex.split(line)
+        monkeypatch.setattr("sys.argv", arguments)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            (main.calve if program == "calve" else main.iceberg_manager)()
+        out, err = capfdbinary.readouterr()
+        result = Run(int(ended.value.code or 0), out.decode("utf-8", "replace"), err.decode())
+        assert result.code == code, (line, result)
+        assert "Traceback" not in result.err
+        return result
+
+    return run
+
+
+@contextmanager
+def in_2023() -> Iterator[None]:
+    """Snapshots are numbered 12340, 12345, … and made in 2023."""
+    numbers, moments = count(12340, 5), count(int(NEW_YEAR_2023), 1000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyiceberg.table.metadata._generate_snapshot_id", lambda: next(numbers))
+        clock = SimpleNamespace(time=lambda: next(moments) / 1000)
+        patch.setattr("pyiceberg.table.snapshots.time", clock)
+        for module in ("metadata", "update"):
+            patch.setattr(f"pyiceberg.table.{module}.datetime_to_millis", lambda _: next(moments))
+        yield
+
+
+def test_the_ten_lines_work_as_they_stand(shell: Shell, tmp_path: Path) -> None:
+    lines = QUOTED.splitlines()
+    assert len(lines) == 10
+    with in_2023():
+        for line in lines[:2]:
+            shell(line)
+        shell("calve table insert users --data users.csv")
+        ran = [shell(line) for line in lines[2:]]
+    wanted, by_snapshot, by_time, added, renamed, listed, _, expired = ran
+    assert [row.split() for row in wanted.out.splitlines()[1:]].count(["1", "Ada", "36"]) == 2
+    assert "Alan" not in wanted.out
+    assert by_snapshot.out.count("Alan") == 2
+    assert by_time.out.count("Alan") == 2
+    assert "as of 2024-01-01 10:00:00 UTC: snapshot 12345" in by_time.err
+    assert added.out.split().count("email") == 1
+    assert "full_name" in renamed.out
+    assert [line.split()[0] for line in listed.out.splitlines()[1:]] == ["12340", "12345"]
+    assert "1 snapshots forgotten" in expired.err
+    left = shell("iceberg-manager query users --json").json()
+    assert left == [
+        {"id": 1, "full_name": "Ada", "age": 36, "email": None},
+        {"id": 2, "full_name": "Alan", "age": 28, "email": None},
+        {"id": 3, "full_name": "Grace", "age": 45, "email": None},
+    ]
+    assert (tmp_path / "calve-data" / "users").is_dir()
+
+
+def test_a_table_from_data_and_every_format_of_rows(shell: Shell, tmp_path: Path) -> None:
+    made = shell("calve table create users --from-data users.csv --sort-by 'id desc' --json")
+    assert [column["type"] for column in made.json()["columns"]] == ["long", "string", "long"]
+    assert shell("calve table query users").out.split()[:3] == ["id", "name", "age"]
+    shell("calve table insert users --data users.csv")
+    lines = b'{"id": 4, "name": "Barbara", "age": 50}\n'
+    change = shell("calve table insert users --data - --format ndjson --json", stdin=lines)
+    assert change.json()["inserted_rows"] == 1
+    pq.write_table(
+        pa.table({"id": [5], "name": ["Edsger"], "age": [72]}), tmp_path / "more.parquet"
+    )
+    said = shell("calve table insert users --data more.parquet")
+    assert "1 row inserted" in said.err
+    assert said.out == ""
+    question = "calve table query users --where 'id >= 4' --columns id,name"
+    assert shell(f"{question} --format csv").out.splitlines()[0] == "id,name"
+    assert shell(f"{question} --json").json() == [
+        {"id": 4, "name": "Barbara"}, {"id": 5, "name": "Edsger"},
+    ]  # fmt: skip
+    shell(f"{question} --format parquet --output found.parquet")
+    assert pq.read_table(tmp_path / "found.parquet")["name"].to_pylist() == ["Barbara", "Edsger"]
+    shell(f"{question} --format arrow --output found.arrow")
+    with pa.ipc.open_stream(tmp_path / "found.arrow") as reader:
+        assert reader.read_all()["id"].to_pylist() == [4, 5]
+    assert len(shell("calve table query users --limit 2 --json").json()) == 2
+
+
+def test_rows_change(shell: Shell) -> None:
+    shell("calve table create users --from-data users.csv")
+    shell("calve table insert users --data users.csv")
+    updated = shell("""calve table update users --assign 'age = age + 1' --where "name = 'Ada'" """)
+    assert "1 row updated" in updated.err
+    shell("calve table update users --assign age=1", code=2)
+    shell("calve table update users --assign 'name = upper(name)' --all")
+    would = shell("calve table delete users --where 'age < 30' --dry-run --json")
+    assert would.json()["would_delete"] == 1
+    shell("calve table delete users --where 'age < 30'")
+    rows = b"id,name,age\n1,Ada,40\n9,Niklaus,60\n"
+    upserted = shell("calve table upsert users --data - --key id --json", stdin=rows).json()
+    assert (upserted["inserted_rows"], upserted["updated_rows"]) == (1, 1)
+    asked = shell('calve sql "select id, name, age from users order by id" --json').json()
+    assert [tuple(row.values()) for row in asked] == [
+        (1, "Ada", 40), (3, "GRACE", 45), (9, "Niklaus", 60),
+    ]  # fmt: skip
+
+
+def test_branches_tags_and_the_way_back(shell: Shell) -> None:
+    shell("calve table create users --from-data users.csv")
+    shell("calve branch create users audit", code=3)
+    shell("calve table insert users --data users.csv")
+    shell("calve tag create users first")
+    shell("calve branch create users audit")
+    shell("calve table insert users --data users.csv --branch audit")
+    count_of = 'calve sql "select count(*) as n from users{}" --json'
+    assert shell(count_of.format("")).json() == [{"n": 3}]
+    assert len(shell("calve table query users --branch audit --json").json()) == 6
+    assert shell("calve branch list users --json").json()[0]["name"] == "audit"
+    shell("calve branch publish users audit")
+    assert shell(count_of.format("")).json() == [{"n": 6}]
+    assert shell(count_of.format(" AT (TAG => 'first')")).json() == [{"n": 3}]
+    assert len(shell("calve table query users --tag first --json").json()) == 3
+    snapshots = shell("calve table list-snapshots users --json").json()
+    changes = shell(f"calve table changes users --from {snapshots[0]['id']} --json").json()
+    assert len(changes["added"]) == 1
+    assert changes["deleted"] == []
+    shell("calve branch delete users audit", code=2)
+    shell("calve branch delete users audit --yes")
+    would = shell("calve table expire-snapshots users --days 0 --dry-run --json").json()
+    assert would["snapshot_ids"] == []
+    shell("calve tag delete users first --yes")
+    gone = shell("calve table expire-snapshots users --days 0 --json").json()
+    assert gone["snapshot_ids"] == [snapshots[0]["id"]]
+
+
+def test_columns_and_partitions_change(shell: Shell) -> None:
+    shell("calve table create users --schema schema.json --partition-by age")
+    shell("calve table alter-column users age --type long --doc 'in years'")
+    shell("calve table alter-column users id --optional")
+    shell("calve table drop-column users age --yes", code=3)
+    shell("calve table alter-partition users --drop age --add 'bucket(4, id)'")
+    assert "would be dropped" in shell("calve table drop-column users age --dry-run").err
+    shell("calve table drop-column users age", code=2)
+    shell("calve table drop-column users age --yes")
+    described = shell("calve table describe users --json").json()
+    assert [column["name"] for column in described["columns"]] == ["id", "name"]
+    assert described["partitioned_by"] == ["bucket[4](id)"]
+    shell("calve table rename users people")
+    assert shell("calve table list").out.split() == ["TABLE", "people"]
+
+
+def test_dropping_and_purging(shell: Shell, tmp_path: Path) -> None:
+    shell("calve table create users --from-data users.csv")
+    shell("calve table insert users --data users.csv")
+    shell("calve table drop users", code=2)
+    assert "would be deleted" in shell("calve table drop users --purge --dry-run").err
+    assert len(shell("calve table query users --json").json()) == 3
+    shell("calve table drop users --purge --yes")
+    assert not [path for path in (tmp_path / "calve-data" / "users").rglob("*") if path.is_file()]
+    shell("calve table query users", code=4)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("calve table query nothing", 4, "nothing"),
+        ("calve table insert users --data nothing.csv", 4, "nothing.csv"),
+        ("calve table insert users --data .", 2, "--lake"),
+        ("calve table create users --schema schema.json", 5, "exists"),
+        ("calve table create users", 2, "--schema"),
+        ("calve table query users --where 'agee > 1'", 3, "age"),
+        ("calve table query users --where 'age >'", 3, "hint"),
+        ("calve table query users --columns agee", 3, "age"),
+        ("calve table query users --snapshot 1", 4, "snapshot 1"),
+        ("calve table query users --snapshot 1 --tag x", 2, "exclude"),
+        ("calve table query users --timestamp yesterday", 3, "2024-01-01 10:00:00"),
+        ("calve table query users --timestamp 2001-01-01", 4, "first"),
+        ("calve table query users --tag x", 4, "tag"),
+        ("calve table add-column users age int", 3, "age"),
+        ("calve table add-column users extra number", 3, "number"),
+        ("calve table add-column users _calve_offset long", 3, "reserved"),
+        ("calve table rename-column users agee years", 3, "'age'"),
+        ("calve table alter-column users age --type string", 3, "age"),
+        ("calve table rollback users --snapshot 5", 4, "5"),
+        ("calve table upsert users --data users.csv --key nme", 3, "name"),
+        ("calve branch publish users audit", 4, "audit"),
+        ("calve sql 'select * from userz'", 4, "users"),
+        ("calve sql 'drop table users'", 3, "select"),
+        ("calve sql \"select * from read_csv('users.csv')\"", 3, "read_csv"),
+        ("calve table query ../users", 3, "name"),
+    ],
+)
+def test_a_mistake_is_told_in_words_and_changes_nothing(
+    shell: Shell, line: str, code: int, words: str
+) -> None:
+    shell("calve table create users --schema schema.json")
+    shell("calve table insert users --data users.csv")
+    before = shell("calve table describe users --json").json()
+    failed = shell(line, code=code)
+    assert words.lower() in failed.err.lower()
+    assert shell("calve table describe users --json").json() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"id,name\n1,Ada\n2\n", "row"),
+        (b"id,name,agee\n1,Ada,3\n", "agee"),
+        (b"name,age\nAda,3\n", "id"),
+        (b"id,name,age\n,Ada,3\n", "id"),
+        (b"id,name,age\n1,Ada,old\n", "old"),
+        (b"id,name,age\n1,\xff\xfe,3\n", "utf-8"),
+        (b"", "empty"),
+        (b"id,id,age\n1,1,3\n", "id"),
+        (b"id,name,age\n1,Ada,99999999999\n", "99999999999"),
+    ],
+)
+def test_bad_rows_are_refused_and_the_table_is_untouched(
+    shell: Shell, tmp_path: Path, content: bytes, words: str
+) -> None:
+    shell("calve table create users --schema schema.json")
+    (tmp_path / "bad.csv").write_bytes(content)
+    failed = shell("calve table insert users --data bad.csv", code=3)
+    assert words in failed.err.lower()
+    assert "hint:" in failed.err
+    assert shell("calve table describe users --json").json()["snapshot_id"] is None
+    assert not list((tmp_path / "calve-data" / "users").rglob("*.parquet"))
+
+
+def test_names_that_sql_would_stumble_over(shell: Shell, tmp_path: Path) -> None:
+    names = ["select", 'say "hi"', "two words", "größe", "a.b", "it's", "日本", "%s"]
+    row = dict.fromkeys(names, "x")
+    (tmp_path / "odd.json").write_text(json.dumps([row]), "utf-8")
+    shell("calve table create odd --from-data odd.json")
+    shell("calve table insert odd --data odd.json")
+    assert shell("calve table query odd --json").json() == [row]
+    for name in names:
+        quoted = '"' + name.replace('"', '""') + '"'
+        where = shlex.quote(f"{quoted} = 'x'")
+        assert len(shell(f"calve table query odd --where {where} --json").json()) == 1
+        shell(f"calve table rename-column odd {shlex.quote(name)} {shlex.quote(name + '_')}")
+    assert list(shell("calve table query odd --json").json()[0]) == [f"{name}_" for name in names]
+
+
+def test_ten_thousand_columns(shell: Shell, tmp_path: Path) -> None:
+    row = {f"c{number}": number for number in range(10_000)}
+    (tmp_path / "wide.json").write_text(json.dumps([row]), "utf-8")
+    shell("calve table create wide --from-data wide.json")
+    shell("calve table insert wide --data wide.json")
+    found = shell("calve table query wide --where 'c9999 = 9999' --columns c0,c9999 --json")
+    assert found.json() == [{"c0": 0, "c9999": 9999}]
