@@ -24,6 +24,7 @@ from calve.tables.orphans import RemovedFiles
 from calve.tables.references import Reference
 from calve.tables.schemas import SchemaSource, define_table
 from calve.tables.snapshots import ScanPlan, Snapshot
+from calve.tables.views import TableView, view_reference, view_table
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -204,9 +205,8 @@ class IcebergManager:
     ) -> Rows:
         """The rows for which a condition is true, as the table, a branch or a tag is now."""
         loaded = self._lake.catalog.load_table(table)
-        return self._read(
-            loaded, references.head(loaded, branch=branch, tag=tag), where, columns, limit
-        )
+        view = view_reference(loaded, branch=branch, tag=tag)
+        return self._read(view, where, columns, limit)
 
     def query_snapshot(
         self,
@@ -217,9 +217,8 @@ class IcebergManager:
         limit: int | None = None,
     ) -> Rows:
         """The table as it was in a snapshot, with the columns of its time."""
-        loaded = self._lake.catalog.load_table(table)
-        found = snapshots.snapshot_by_id(loaded, snapshot_id)
-        return self._read(loaded, found.id, where, columns, limit)
+        view = view_table(self._lake.catalog.load_table(table), snapshot_id)
+        return self._read(view, where, columns, limit)
 
     def query_as_of(
         self,
@@ -232,7 +231,7 @@ class IcebergManager:
         """The table as it was at a time; one without a zone is UTC."""
         loaded = self._lake.catalog.load_table(table)
         found = snapshots.snapshot_as_of(loaded, _moment(timestamp))
-        return self._read(loaded, found.id, where, columns, limit)
+        return self._read(view_table(loaded, found.id), where, columns, limit)
 
     def sql(self, text: str) -> Rows:
         """Ask in SQL, over all tables of the lake: `FROM users AT (VERSION => 12345)` and so on."""
@@ -393,22 +392,14 @@ class IcebergManager:
 
     def _read(
         self,
-        table: Table,
-        snapshot_id: int | None,
+        view: TableView,
         where: str | None,
         columns: Sequence[str] | None,
         limit: int | None,
     ) -> Rows:
-        from calve.query.scan import read_table
+        from calve.query.scan import read_view
 
-        return read_table(
-            table,
-            where=where,
-            columns=columns,
-            limit=limit,
-            snapshot_id=snapshot_id,
-            spark=self._lake.spark,
-        )
+        return read_view(view, where=where, columns=columns, limit=limit, spark=self._lake.spark)
 
     def _change(self, table: str, work: Callable[[Table], _T]) -> _T:
         return self._lake.catalog.change_table(table, work)

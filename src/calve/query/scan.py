@@ -46,8 +46,21 @@ def read_table(  # noqa: PLR0913
     Without `columns`, all but Calve's own. A snapshot is shown with the columns of its time. Spark
     is started only for tables that nobody else can read.
     """
-    scan = plan_scan(view_table(table, snapshot_id), where=where, columns=columns, limit=limit)
-    return scan.rows(limits, spark)
+    view = view_table(table, snapshot_id)
+    return read_view(view, where=where, columns=columns, limit=limit, limits=limits, spark=spark)
+
+
+def read_view(
+    view: TableView,
+    *,
+    where: str | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+    limits: Limits = NO_LIMITS,
+    spark: Callable[[], SparkSession] | None = None,
+) -> Rows:
+    """The same of a table at some moment, or of a branch."""
+    return plan_scan(view, where=where, columns=columns, limit=limit).rows(limits, spark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +205,10 @@ def _spark_frame(session: SparkSession, view: TableView) -> Any:
     name = ".".join(f"`{part}`" for part in view.table.name())
     snapshot = view.snapshot
     assert snapshot is not None
-    # Spark shows a snapshot with its own columns; newer ones come only with the table as it is.
-    is_same = snapshot.schema_id in {None, view.schema.schema_id}
-    if view.travelled_to is None and not is_same:
+    # Spark shows a snapshot with its own columns; newer ones come only with the table or a branch.
+    if view.branch is not None:
+        return session.read.option("branch", view.branch).table(name)
+    if view.travelled_to is None and view.has_newer_columns:
         return session.table(name)
     return session.read.option("versionAsOf", snapshot.snapshot_id).table(name)
 

@@ -21,9 +21,8 @@ from calve.tables.arrow_scan import arrow_batches
 from calve.tables.condition_columns import condition_columns
 from calve.tables.engine_choice import Choice, Engine, choose_engine, has_clashing_names
 from calve.tables.nearest import meant
-from calve.tables.references import snapshot_of_reference
 from calve.tables.snapshots import parse_moment, snapshot_as_of
-from calve.tables.views import TableView, result_schema, view_table
+from calve.tables.views import TableView, result_schema, view_reference, view_table
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -114,7 +113,7 @@ def _resolve(catalog: LakeCatalog, statement: Statement) -> dict[TableAt, Source
     for number, wanted in enumerate(statement.tables):
         if wanted.name not in loaded:
             loaded[wanted.name] = _load(catalog, wanted.name)
-        view = view_table(loaded[wanted.name], _snapshot(loaded[wanted.name], wanted))
+        view = _view(loaded[wanted.name], wanted)
         if has_clashing_names(view.schema):
             raise InvalidRequest(
                 f"the table {wanted.name} has columns whose names differ in case only",
@@ -135,19 +134,20 @@ def _load(catalog: LakeCatalog, name: TableName) -> Table:
         ) from error
 
 
-def _snapshot(table: Table, wanted: TableAt) -> int | None:
+def _view(table: Table, wanted: TableAt) -> TableView:
     value = wanted.value or ""
     match wanted.unit:
-        case None:
-            return None
         case "version":
             if not re.fullmatch(r"\d{1,19}", value):
                 raise InvalidRequest(f"{value!r} is no snapshot's id", hint="ids are whole numbers")
-            return int(value)
+            return view_table(table, int(value))
         case "timestamp":
-            return snapshot_as_of(table, parse_moment(value)).id
-        case unit:
-            return snapshot_of_reference(table, value, unit)
+            return view_table(table, snapshot_as_of(table, parse_moment(value)).id)
+        case "branch":
+            return view_reference(table, branch=value)
+        case "tag":
+            return view_reference(table, tag=value)
+    return view_table(table)
 
 
 def _table_names(catalog: LakeCatalog) -> Rows:

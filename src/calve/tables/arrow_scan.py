@@ -21,7 +21,8 @@ def arrow_batches(view: TableView, condition: Condition | None) -> Iterator[pa.R
     """The view's columns in all files that may hold a row for which the condition is true."""
     wanted = condition or parse_condition("true", ())
     with translating():
-        tasks = files_to_read(view.table, wanted, snapshot_id=view.travelled_to)
+        schema = view.metadata.schema()
+        tasks = files_to_read(view.table, wanted, snapshot_id=view.travelled_to, schema=schema)
         scan = ArrowScan(view.metadata, view.table.io, view.schema, AlwaysTrue())
         for task in tasks:
             yield from scan.to_record_batches([task])

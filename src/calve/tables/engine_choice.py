@@ -71,6 +71,8 @@ def _not_for_duckdb(view: TableView, seen: Survey) -> str | None:
         return "it has a type that DuckDB does not know"
     if has_clashing_names(view.schema):
         return "it has names that differ in case only"
+    if view.branch is not None and view.has_newer_columns:
+        return "its columns have changed since the branch was written to"
     if _lost_partition_source(view, seen):
         return "it was partitioned by a column that is gone"
     if len(seen.elsewhere) > _ELSEWHERE_MAX:

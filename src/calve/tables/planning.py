@@ -39,14 +39,21 @@ class _Planner(ManifestGroupPlanner):
 
 
 def files_to_read(
-    table: Table, condition: Condition, *, snapshot_id: int | None = None
+    table: Table,
+    condition: Condition,
+    *,
+    snapshot_id: int | None = None,
+    schema: Schema | None = None,
 ) -> list[FileScanTask]:
-    """The files, each with its delete files, outside of which no row satisfies the condition."""
+    """The files, each with its delete files, outside of which no row satisfies the condition.
+
+    By the schema of the snapshot's time, unless another of the table's is given.
+    """
     scan = table.scan(snapshot_id=snapshot_id)
     snapshot = scan.snapshot()
     if snapshot is None:
         return []
-    schema = scan.projection()
+    schema = schema or scan.projection()
     expression = to_iceberg(condition, schema)
     return _planned(table, snapshot.manifests(table.io), expression, schema)
 

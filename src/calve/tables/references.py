@@ -117,11 +117,6 @@ def require_reference(table: Table, name: str, kind: SnapshotRefType) -> Referen
     return found
 
 
-def snapshot_of_reference(table: Table, name: str, kind: str) -> int:
-    """The snapshot that a `tag` or a `branch` names."""
-    return require_reference(table, name, SnapshotRefType(kind)).snapshot_id
-
-
 def _start(table: Table, name: str, snapshot_id: int | None) -> int:
     if not name or name != name.strip():
         raise InvalidRequest(f"{name!r} is not a name for a branch or a tag")

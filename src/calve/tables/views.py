@@ -10,22 +10,34 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from calve.errors import InvalidRequest
 from calve.tables.columns import OWN_PREFIX
 from calve.tables.nearest import meant
+from calve.tables.references import head
 from calve.tables.snapshots import snapshot_by_id
 
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """A table as of one snapshot. `travelled_to` is set for another state than the current one."""
+    """A table as of one snapshot. `travelled_to` is set for another state than the current one.
+
+    A branch has the table's own columns, also those that are newer than its newest snapshot.
+    """
 
     table: Table
     schema: Schema
     snapshot: Snapshot | None
     travelled_to: int | None
+    branch: str | None = None
+
+    @property
+    def has_newer_columns(self) -> bool:
+        """Whether the columns are not those of the snapshot's time."""
+        at = self.snapshot.schema_id if self.snapshot else None
+        return at is not None and at != self.schema.schema_id
 
     @property
     def snapshot_id(self) -> int | None:
@@ -66,6 +78,18 @@ def view_table(table: Table, snapshot_id: int | None = None) -> TableView:
     snapshot_by_id(kept, snapshot_id)
     schema = kept.scan(snapshot_id=snapshot_id).projection()
     return TableView(kept, schema, kept.snapshot_by_id(snapshot_id), snapshot_id)
+
+
+def view_reference(table: Table, *, branch: str | None = None, tag: str | None = None) -> TableView:
+    """The table as it is now, or a branch of it, or as it was when it got a tag."""
+    snapshot_id = head(table, branch=branch, tag=tag)
+    if tag is not None:
+        return view_table(table, snapshot_id)
+    if branch in {None, MAIN_BRANCH}:
+        return view_table(table)
+    kept = view_table(table).table
+    found = kept.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+    return TableView(kept, kept.schema(), found, snapshot_id, branch)
 
 
 def find_columns(view: TableView, names: list[str]) -> list[str]:
