@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from calve.condition import SESSION, Condition, Scalar
 from calve.errors import InvalidRequest
+from calve.query.engine import ARROW_FILTERS
 
 _UUID: Final = "unhex(replace(CAST({0} AS VARCHAR), '-', ''))"
 
@@ -29,6 +30,7 @@ class RowEngine:
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
                 "enable_external_access": False,
+                "disabled_optimizers": ARROW_FILTERS,
             }
         )
 
@@ -95,8 +97,8 @@ class RowEngine:
             f"SELECT {listed}, count(*) FROM given GROUP BY {listed} "  # noqa: S608
             f"HAVING count(*) > 1 ORDER BY ALL LIMIT {shown}"
         )
-        with self._over(rows.select(keys)) as cursor:
-            return [tuple(row) for row in cursor.execute(sql).fetchall()]
+        found = self._asked(rows.select(keys), sql)
+        return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
     def _chosen(self, rows: pa.Table, where: str) -> pa.Array:
         number = _quoted(_free_name(rows))

@@ -230,7 +230,7 @@ def _filtered(
     places = [names.index(name) for name in condition.columns]
     row = next(f"{_ROW}{n}" for n in range(len(names) + 1) if f"{_ROW}{n}" not in names)
     text = f"SELECT {row} FROM batch WHERE {condition.duckdb_filter()} ORDER BY {row}"  # noqa: S608
-    with connect_confined(limits=limits) as connection:
+    with connect_confined(limits=limits, reads_arrow=True) as connection:
         for batch in batches:
             seen = pa.table(
                 [*(batch.column(place) for place in places), pa.array(range(len(batch)))],

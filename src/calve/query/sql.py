@@ -167,6 +167,7 @@ def _answer(
         [source.choice.access for source in by_duckdb if source.choice.access],
         paths={path for source in by_duckdb for path in source.choice.elsewhere},
         limits=limits,
+        reads_arrow=bool(streams),
     )
     connection = used.connection
     for stream in streams:
