@@ -13,8 +13,11 @@ from pyiceberg.io.pyarrow import ArrowScan
 
 from calve.condition import Condition, parse_condition
 from calve.tables.planning import files_to_read
+from calve.tables.projection import mend_projection
 from calve.tables.translate import translating
 from calve.tables.views import TableView
+
+mend_projection()
 
 
 def arrow_batches(view: TableView, condition: Condition | None) -> Iterator[pa.RecordBatch]:

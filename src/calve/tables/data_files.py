@@ -37,9 +37,12 @@ from pyiceberg.utils.properties import property_as_int
 from calve.errors import InvalidRequest
 from calve.tables.expiry import clear_away
 from calve.tables.partitions import Partitioner, Place
+from calve.tables.projection import mend_projection
 from calve.tables.sorting import sorted_rows
 from calve.tables.staging import require_writable
 from calve.tables.translate import translating
+
+mend_projection()
 
 PIECE_BYTES: Final = 64 * 1024 * 1024
 # An input must be this much longer before one more file is written beside the others.

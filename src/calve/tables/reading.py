@@ -13,8 +13,11 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
 from pyiceberg.table import FileScanTask, Table
 
+from calve.tables.projection import mend_projection
 from calve.tables.schemas import arrow_schema
 from calve.tables.translate import translating
+
+mend_projection()
 
 
 class FileReader:
