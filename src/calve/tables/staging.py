@@ -21,6 +21,7 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import (
@@ -38,6 +39,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _SnapshotProducer
 from pyiceberg.typedef import EMPTY_DICT
+from pyiceberg.types import NestedField
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.properties import property_as_bool, property_as_int
 
@@ -229,6 +231,9 @@ class _Snapshot(_SnapshotProducer["_Snapshot"]):
             by_spec[entry.data_file.spec_id].append(entry)
         return [self._written(spec_id, group) for spec_id, group in by_spec.items()]
 
+    def schema(self) -> Schema:
+        return _with_partition_sources(self._transaction.table_metadata)
+
     def _written(self, spec_id: int, entries: Iterable[ManifestEntry]) -> ManifestFile:
         with self.new_manifest_writer(self.spec(spec_id)) as writer:
             for entry in entries:
@@ -277,6 +282,19 @@ class _Snapshot(_SnapshotProducer["_Snapshot"]):
             summary=Summary(operation=self._operation, **counts.build(), **snapshot_properties),
             previous_summary=parent.summary if parent else None,
         )
+
+
+def _with_partition_sources(metadata: TableMetadata) -> Schema:
+    """The schema, and the dropped columns by which files are partitioned, for their types."""
+    schema = metadata.schema()
+    wanted = {field.source_id for spec in metadata.partition_specs for field in spec.fields}
+    lost: dict[int, NestedField] = {}
+    for source_id in sorted(wanted - set(schema.field_ids)):
+        known = [each for each in metadata.schemas if source_id in each.field_ids]
+        if known:
+            field = max(known, key=lambda each: each.schema_id).find_field(source_id)
+            lost[source_id] = field.model_copy(update={"name": f"_dropped_{source_id}"})
+    return Schema(*schema.fields, *lost.values(), schema_id=schema.schema_id) if lost else schema
 
 
 def _number(properties: Mapping[str, str], name: str, default: int) -> int:
