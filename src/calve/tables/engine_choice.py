@@ -18,6 +18,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, StructType
 from calve.tables.condition_columns import condition_columns
 from calve.tables.stores.access import Access, access_to
 from calve.tables.survey import Survey, survey
+from calve.tables.transforms import is_avro_name
 from calve.tables.views import TableView
 
 _DUCKDB_DATA: Final = frozenset({"parquet"})
@@ -75,6 +76,8 @@ def _not_for_duckdb(view: TableView, seen: Survey) -> str | None:
         return "its columns have changed since the branch was written to"
     if _lost_partition_source(view, seen):
         return "it was partitioned by a column that is gone"
+    if _odd_partition_name(view, seen):
+        return "it is partitioned under a name that DuckDB cannot read"
     if len(seen.elsewhere) > _ELSEWHERE_MAX:
         return "too many of its files lie outside the table's own place"
     if urlsplit(view.table.metadata_location).path == "":
@@ -88,6 +91,17 @@ def _lost_partition_source(view: TableView, seen: Survey) -> bool:
     known = set(view.schema.field_ids)
     return any(
         field.source_id not in known
+        for spec_id in seen.spec_ids
+        if spec_id in specs
+        for field in specs[spec_id].fields
+    )
+
+
+def _odd_partition_name(view: TableView, seen: Survey) -> bool:
+    """DuckDB ends the whole process on such a table too."""
+    specs = view.table.specs()
+    return any(
+        not is_avro_name(field.name)
         for spec_id in seen.spec_ids
         if spec_id in specs
         for field in specs[spec_id].fields

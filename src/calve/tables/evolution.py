@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyiceberg.exceptions import ValidationError
@@ -17,12 +17,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update.schema import UpdateSchema
-from pyiceberg.types import IcebergType
+from pyiceberg.transforms import Transform
+from pyiceberg.types import IcebergType, NestedField
 
 from calve.errors import InvalidRequest
 from calve.tables.nearest import meant
 from calve.tables.schemas import check_schema
-from calve.tables.transforms import partition_term, refuse_redundant
+from calve.tables.transforms import field_name, is_avro_name, partition_term, refuse_redundant
 from calve.tables.types import parse_type
 
 TypeSource: TypeAlias = str | IcebergType | pa.DataType
@@ -109,7 +110,7 @@ def evolve_partitioning(table: Table, *, add: Sequence[str] = (), drop: Sequence
             for name in dropped:
                 update.remove_field(name)
             for _, transform, column in added:
-                update.add_field(column.name, transform)
+                update.add_field(column.name, transform, _name_for(transform, column, table))
     except ValueError as error:
         raise InvalidRequest(
             f"the partitioning cannot be changed so: {_reason(error)}",
@@ -178,6 +179,14 @@ def _check(after: TableMetadata, *, kept: Sequence[str]) -> None:
                 if how == "partitioned"
                 else "a column that the table is sorted by cannot be dropped",
             )
+
+
+def _name_for(transform: Transform[Any, Any], column: NestedField, table: Table) -> str | None:
+    """A name for a partition field where PyIceberg would choose one that Avro cannot write."""
+    if is_avro_name(column.name):
+        return None
+    taken = {field.name for spec in table.specs().values() for field in spec.fields}
+    return field_name(transform, column, taken | set(table.schema().column_names))
 
 
 def _partition_field(table: Table, expression: str) -> str:

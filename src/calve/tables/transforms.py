@@ -7,7 +7,7 @@ can insert into.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
@@ -60,6 +60,7 @@ _SUFFIXES: Final[dict[type[Transform[Any, Any]], str]] = {
     TruncateTransform: "_trunc",
 }
 _COUNT_MAX: Final = 2**31 - 1
+_UNWRITABLE: Final = re.compile(r"^[^A-Za-z_]|[^A-Za-z0-9_]")
 
 _CALL: Final = re.compile(r"(\w+)\s*(?:\[\s*(\d+)\s*\]\s*)?\((.*)\)", re.DOTALL)
 _COUNT_FIRST: Final = re.compile(r"(\d+)\s*,\s*(.+)", re.DOTALL)
@@ -85,7 +86,7 @@ def partition_spec(expressions: Sequence[str], schema: Schema) -> PartitionSpec:
                 column.field_id,
                 PARTITION_FIELD_ID_START + len(fields),
                 transform,
-                _field_name(transform, column, taken),
+                field_name(transform, column, taken),
             )
         )
     return PartitionSpec(*fields)
@@ -227,6 +228,11 @@ def cannot_write(transform: Transform[Any, Any], source: IcebergType) -> bool:
     )
 
 
+def is_avro_name(name: str) -> bool:
+    """Whether every reader of Avro takes a field of this name."""
+    return _UNWRITABLE.search(name) is None
+
+
 def refuse_redundant(
     transform: Transform[Any, Any],
     column: NestedField,
@@ -245,10 +251,12 @@ def refuse_redundant(
             )
 
 
-def _field_name(transform: Transform[Any, Any], column: NestedField, taken: set[str]) -> str:
-    if isinstance(transform, IdentityTransform):
-        return column.name
-    name = column.name + _SUFFIXES[type(transform)]
+def field_name(transform: Transform[Any, Any], column: NestedField, taken: Collection[str]) -> str:
+    """The name of a partition field: one that Avro can write, in which manifests are."""
+    name = _UNWRITABLE.sub(lambda found: f"_x{ord(found[0]):X}", column.name)
+    if isinstance(transform, IdentityTransform) and name == column.name:
+        return name
+    name += _SUFFIXES.get(type(transform), "")
     while name in taken:
         name += "_part"
     return name
