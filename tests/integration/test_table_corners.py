@@ -1,0 +1,126 @@
+"""Corners of a table's life in which rows or columns could get lost without anybody noticing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calve.errors import InvalidRequest
+from calve.manager import IcebergManager
+from calve.settings import load_settings
+
+NAN = math.nan
+YEAR = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[IcebergManager]:
+    chosen = load_settings(flags={"data": str(tmp_path / "lake")}, environ={}).settings
+    with IcebergManager(chosen) as manager:
+        yield manager
+
+
+def found(manager: IcebergManager, where: str | None = None) -> list[tuple[Any, ...]]:
+    rows = manager.query_table("t", where).to_arrow().to_pylist()
+    return sorted((tuple(row.values()) for row in rows), key=repr)
+
+
+def test_a_column_is_shown_as_soon_as_it_is_there(manager: IcebergManager) -> None:
+    manager.create_table("t", {"id": "long"})
+    made = manager.insert_data("t", [{"id": 1}])
+    manager.create_tag("t", "before")
+    manager.add_column("t", "name", "string")
+    assert manager.query_table("t").columns == ["id", "name"]
+    assert manager.query_table("t", branch="main").columns == ["id", "name"]
+    assert found(manager, "name IS NULL") == [(1, None)]
+    assert manager.query_table("t", tag="before").columns == ["id"]
+    assert made.snapshot_id is not None
+    assert manager.query_snapshot("t", made.snapshot_id).columns == ["id"]
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_upsert_finds_nan_and_zero_among_other_keys(manager: IcebergManager, kind: str) -> None:
+    manager.create_table("t", {"key": kind, "n": "int"})
+    manager.insert_data("t", [{"key": key, "n": 1} for key in (NAN, 0.0, 1.0, math.inf)])
+    change = manager.upsert_data("t", [{"key": k, "n": 2} for k in (NAN, -0.0, 5.0)], ["key"])
+    assert (change.updated_rows, change.inserted_rows) == (2, 1)
+    assert sorted(map(repr, found(manager))) == sorted(
+        map(repr, [(NAN, 2), (-0.0, 2), (1.0, 1), (5.0, 2), (math.inf, 1)])
+    )
+
+
+def test_a_time_with_a_zone_can_be_a_key(manager: IcebergManager) -> None:
+    manager.create_table("t", {"at": "timestamptz", "n": "int"})
+    manager.insert_data("t", [{"at": YEAR, "n": 1}])
+    rows = [{"at": YEAR, "n": 2}, {"at": YEAR.replace(year=2025), "n": 2}]
+    change = manager.upsert_data("t", rows, ["at"])
+    assert (change.updated_rows, change.inserted_rows) == (1, 1)
+    with pytest.raises(InvalidRequest, match=r"2024.*2 times"):
+        manager.upsert_data("t", [rows[0], rows[0]], ["at"])
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["by duckdb", "by pyiceberg"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "x > 5",
+        "x = 'nan'::DOUBLE",
+        "seen IN ('2024-01-01 00:00:00+00', '2025-01-01 00:00:00+00')",
+        "s = 'b' OR s IS NOT DISTINCT FROM 'a'",
+    ],
+)
+def test_a_condition_means_the_same_over_arrow_rows(
+    manager: IcebergManager, condition: str, is_lost: bool
+) -> None:
+    columns = {"p": "int", "x": "double", "seen": "timestamptz", "s": "string"}
+    manager.create_table("t", columns, partition_by=["p"])
+    manager.insert_data("t", [{"p": 1, "x": NAN, "seen": YEAR, "s": "a"}, {"p": 1, "x": 1.0}])
+    if is_lost:
+        manager.alter_partition("t", drop=["p"])
+        manager.drop_column("t", "p")
+    assert manager.query_table("t").engine == ("pyiceberg" if is_lost else "duckdb")
+    assert [row[-1] for row in found(manager, condition)] == ["a"]
+    assert len(manager.sql(f"SELECT s FROM t WHERE {condition}")) == 1
+    assert len(manager.sql("SELECT t.s FROM t JOIN t AS u USING (x) WHERE t.s = 'a'")) == 1
+    assert manager.update_data("t", {"s": "c"}, condition).updated_rows == 1
+    assert manager.delete_data("t", "s = 'c'").deleted_rows == 1
+
+
+@pytest.mark.parametrize("name", ["plain", "name with spaces"])
+@pytest.mark.parametrize("kind", ["list<struct<a: int>>", "map<string, struct<a: int>>"])
+def test_a_missing_list_stays_missing(manager: IcebergManager, name: str, kind: str) -> None:
+    manager.create_table("t", {"n": "int", name: kind})
+    manager.insert_data("t", [{"n": 1, name: None}, {"n": 2, name: []}, {"n": 3, name: None}])
+    assert found(manager) == [(1, None), (2, []), (3, None)]
+    manager.update_data("t", {"n": 4}, "n = 3")
+    assert found(manager) == [(1, None), (2, []), (4, None)]
+    manager.delete_data("t", "n = 2")
+    assert found(manager) == [(1, None), (4, None)]
+
+
+@pytest.mark.parametrize("name", ["order no", "Größe", 'q"uote', "日本", "9"])
+def test_a_table_can_be_partitioned_by_any_name(manager: IcebergManager, name: str) -> None:
+    manager.create_table("t", {name: "int", "n": "int"}, partition_by=[name])
+    manager.insert_data("t", [{name: 1, "n": 1}, {name: 2, "n": 2}, {name: None, "n": 3}])
+    rows = manager.query_table("t")
+    assert rows.engine == "duckdb"
+    assert found(manager) == [(1, 1), (2, 2), (None, 3)]
+    manager.delete_data("t", "n = 2")
+    assert found(manager) == [(1, 1), (None, 3)]
+
+
+def test_files_partitioned_by_a_column_that_is_gone_can_be_changed(manager: IcebergManager) -> None:
+    manager.create_table("t", {"p": "int", "n": "int"}, partition_by=["p"])
+    manager.insert_data("t", [{"p": p, "n": n} for p, n in [(1, 1), (1, 2), (2, 3), (None, 4)]])
+    manager.insert_data("t", [{"p": 3, "n": 5}])
+    manager.alter_partition("t", drop=["p"])
+    manager.drop_column("t", "p")
+    assert manager.update_data("t", {"n": 6}, "n = 1").updated_rows == 1
+    assert manager.delete_data("t", "n = 3").deleted_rows == 1
+    assert manager.upsert_data("t", [{"n": 4}, {"n": 7}], ["n"]).inserted_rows == 1
+    assert found(manager) == [(2,), (4,), (5,), (6,), (7,)]
