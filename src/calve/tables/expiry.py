@@ -7,7 +7,7 @@ it. If deleting is cut short, the files left over belong to nobody, and orphan r
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -16,10 +16,27 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+from pyiceberg.table.update import RemoveSnapshotsUpdate, _apply_table_update
 
 from calve.tables.snapshots import as_utc
 
 _LOG: Final = logging.getLogger(__name__)
+_remove: Final[Callable[..., TableMetadata]] = _apply_table_update.dispatch(RemoveSnapshotsUpdate)
+
+
+@_apply_table_update.register(RemoveSnapshotsUpdate)
+def _forget(
+    update: RemoveSnapshotsUpdate, metadata: TableMetadata, context: object
+) -> TableMetadata:
+    """Forget which snapshot was current before one that goes, as the Iceberg specification says.
+
+    PyIceberg takes out single entries of that history, so that a time at which an expired snapshot
+    was current would lead to the one before it.
+    """
+    gone = [entry.snapshot_id in update.snapshot_ids for entry in metadata.snapshot_log]
+    first = len(gone) - gone[::-1].index(True) if any(gone) else 0
+    after = _remove(update, metadata, context)
+    return after.model_copy(update={"snapshot_log": metadata.snapshot_log[first:]})
 
 
 @dataclass(frozen=True, slots=True)
