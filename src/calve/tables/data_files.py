@@ -32,6 +32,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.typedef import Record
+from pyiceberg.types import IcebergType, ListType, MapType, StructType
 from pyiceberg.utils.properties import property_as_int
 
 from calve.errors import InvalidRequest
@@ -240,7 +241,7 @@ class _Layout:
         )
         self._schema = schema
         # Parquet files have names that Avro can write too; readers go by the ids.
-        self.file_schema: Schema = sanitize_column_names(schema)
+        self.file_schema = _without_required_fields(sanitize_column_names(schema))
         self._arrow_schema: pa.Schema = schema_to_pyarrow(schema, include_field_ids=True)
         self._locations = table.location_provider()
         self._operation_id = operation_id
@@ -281,6 +282,41 @@ class _Layout:
         name = f"{self._operation_id}-{next(self._numbers):05d}.parquet"
         path = self._locations.new_data_location(name, place)
         return _OpenFile(self, path, place, sort_order_id)
+
+
+def _without_required_fields(schema: Schema) -> Schema:
+    """The schema with every field of a struct nullable: below a missing struct it has no value.
+
+    The rows were checked for required values that are missing elsewhere.
+    """
+    return Schema(
+        *(
+            field.model_copy(update={"field_type": _nullable_inside(field.field_type)})
+            for field in schema.fields
+        ),
+        schema_id=schema.schema_id,
+        identifier_field_ids=schema.identifier_field_ids,
+    )
+
+
+def _nullable_inside(kind: IcebergType) -> IcebergType:
+    match kind:
+        case StructType():
+            return StructType(
+                *(
+                    field.model_copy(
+                        update={"field_type": _nullable_inside(field.field_type), "required": False}
+                    )
+                    for field in kind.fields
+                )
+            )
+        case ListType():
+            inside = _nullable_inside(kind.element_type)
+            return ListType(kind.element_id, inside, kind.element_required)
+        case MapType():
+            key, value = _nullable_inside(kind.key_type), _nullable_inside(kind.value_type)
+            return MapType(kind.key_id, key, kind.value_id, value, kind.value_required)
+    return kind
 
 
 class _OpenFile:
@@ -330,7 +366,7 @@ class _OpenFile:
         """Let go of the file, whatever state it is in."""
         stream: Any = self._writer._fos  # noqa: SLF001
         if self._description is None and stream is not None:
-            with suppress(OSError, pa.ArrowException, ValueError):
+            with suppress(OSError, pa.ArrowException, ValueError, RuntimeError):
                 self._writer.close()
             with suppress(OSError, pa.ArrowException, ValueError):
                 stream.close()

@@ -24,11 +24,14 @@ def _project_list(
     before: pa.Array | None,
     elements: pa.Array | None,
 ) -> pa.Array | None:
-    after = _list(self, kind, before, elements)
-    if after is None or before is None or after.null_count == before.null_count:
-        return after
-    offsets = pc.add(after.offsets, 0)
-    return type(after).from_arrays(offsets, after.values, after.type, mask=before.is_null())
+    if not isinstance(before, pa.ListArray | pa.LargeListArray):
+        return _list(self, kind, before, elements)
+    if not isinstance(elements, pa.StructArray):
+        return _list(self, kind, before, elements)
+    field = self._construct_field(kind.element_field, elements.type)
+    made = pa.large_list(field) if isinstance(before, pa.LargeListArray) else pa.list_(field)
+    offsets = pc.add(before.offsets, 0)
+    return type(before).from_arrays(offsets, elements, made, mask=before.is_null())
 
 
 def _project_map(
