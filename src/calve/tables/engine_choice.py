@@ -18,7 +18,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, StructType
 from calve.tables.condition_columns import condition_columns
 from calve.tables.stores.access import Access, access_to
 from calve.tables.survey import Survey, survey
-from calve.tables.transforms import is_avro_name
+from calve.tables.transforms import is_manifest_name
 from calve.tables.views import TableView
 
 _DUCKDB_DATA: Final = frozenset({"parquet"})
@@ -101,7 +101,7 @@ def _odd_partition_name(view: TableView, seen: Survey) -> bool:
     """DuckDB ends the whole process on such a table too."""
     specs = view.table.specs()
     return any(
-        not is_avro_name(field.name)
+        not is_manifest_name(field.name)
         for spec_id in seen.spec_ids
         if spec_id in specs
         for field in specs[spec_id].fields

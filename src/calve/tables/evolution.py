@@ -23,7 +23,7 @@ from pyiceberg.types import IcebergType, NestedField
 from calve.errors import InvalidRequest
 from calve.tables.nearest import meant
 from calve.tables.schemas import check_schema
-from calve.tables.transforms import field_name, is_avro_name, partition_term, refuse_redundant
+from calve.tables.transforms import field_name, is_manifest_name, partition_term, refuse_redundant
 from calve.tables.types import parse_type
 
 TypeSource: TypeAlias = str | IcebergType | pa.DataType
@@ -183,7 +183,7 @@ def _check(after: TableMetadata, *, kept: Sequence[str]) -> None:
 
 def _name_for(transform: Transform[Any, Any], column: NestedField, table: Table) -> str | None:
     """A name for a partition field where PyIceberg would choose one that Avro cannot write."""
-    if is_avro_name(column.name):
+    if is_manifest_name(column.name):
         return None
     taken = {field.name for spec in table.specs().values() for field in spec.fields}
     return field_name(transform, column, taken | set(table.schema().column_names))

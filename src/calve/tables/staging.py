@@ -45,6 +45,9 @@ from pyiceberg.utils.properties import property_as_bool, property_as_int
 
 from calve.errors import Conflict, InvalidRequest
 from calve.tables.expiry import clear_away
+from calve.tables.manifest_schema import mend_manifest_schema
+
+mend_manifest_schema()
 
 FORMAT_VERSION_MAX: Final = 2
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, make_compatible_name
 from pyiceberg.table.sorting import (
     UNSORTED_SORT_ORDER,
     NullOrder,
@@ -228,9 +228,12 @@ def cannot_write(transform: Transform[Any, Any], source: IcebergType) -> bool:
     )
 
 
-def is_avro_name(name: str) -> bool:
-    """Whether every reader of Avro takes a field of this name."""
-    return _UNWRITABLE.search(name) is None
+def is_manifest_name(name: str) -> bool:
+    """Whether a partition field of this name ends up in a manifest as plain Avro.
+
+    Iceberg writes other characters as their numbers, but leaves the letters of all languages.
+    """
+    return make_compatible_name(name).isascii()
 
 
 def refuse_redundant(
@@ -252,8 +255,10 @@ def refuse_redundant(
 
 
 def field_name(transform: Transform[Any, Any], column: NestedField, taken: Collection[str]) -> str:
-    """The name of a partition field: one that Avro can write, in which manifests are."""
-    name = _UNWRITABLE.sub(lambda found: f"_x{ord(found[0]):X}", column.name)
+    """The name of a partition field: one that every reader of a manifest takes."""
+    name = column.name
+    if not is_manifest_name(name):
+        name = _UNWRITABLE.sub(lambda found: f"_x{ord(found[0]):X}", name)
     if isinstance(transform, IdentityTransform) and name == column.name:
         return name
     name += _SUFFIXES.get(type(transform), "")
