@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 
-from calve.errors import InvalidRequest
+from calve.errors import InvalidRequest, NotFound
 from calve.manager import IcebergManager
 from calve.settings import load_settings
 
@@ -124,3 +127,47 @@ def test_files_partitioned_by_a_column_that_is_gone_can_be_changed(manager: Iceb
     assert manager.delete_data("t", "n = 3").deleted_rows == 1
     assert manager.upsert_data("t", [{"n": 4}, {"n": 7}], ["n"]).inserted_rows == 1
     assert found(manager) == [(2,), (4,), (5,), (6,), (7,)]
+
+
+@pytest.mark.parametrize("is_list", [False, True], ids=["struct", "list of structs"])
+@pytest.mark.parametrize("sort_by", [[], ["n"]], ids=["unsorted", "sorted"])
+def test_a_struct_with_a_required_field_can_be_missing(
+    manager: IcebergManager, is_list: bool, sort_by: list[str]
+) -> None:
+    struct = StructType(NestedField(4, "a", IntegerType(), required=True))
+    kind = ListType(3, struct, element_required=False) if is_list else struct
+    schema = Schema(NestedField(1, "n", IntegerType()), NestedField(2, "s", kind))
+    manager.create_table("t", schema, sort_by=sort_by)
+    values: list[Any] = [None, [None], [{"a": 1}]] if is_list else [None, {"a": 1}]
+    manager.insert_data("t", [{"n": n, "s": value} for n, value in enumerate(values)])
+    assert found(manager) == list(enumerate(values))
+    manager.update_data("t", {"n": 9}, "n = 1")
+    assert found(manager) == sorted((9 if n == 1 else n, value) for n, value in enumerate(values))
+    with pytest.raises(InvalidRequest, match="required"):
+        manager.insert_data("t", [{"n": 1, "s": [{"a": None}] if is_list else {"a": None}}])
+
+
+def test_a_time_whose_snapshot_has_expired_leads_to_no_other(manager: IcebergManager) -> None:
+    manager.create_table("t", {"n": "int"})
+    for n in range(3):
+        manager.insert_data("t", [{"n": n}])
+        if n == 0:
+            manager.create_tag("t", "first")
+    first, second, third = manager.list_snapshots("t")
+    assert manager.expire_snapshots("t", 0).snapshot_ids == (second.id,)
+    assert manager.query_as_of("t", third.timestamp).snapshot_id == third.id
+    with pytest.raises(NotFound, match=f"oldest that is kept is {third.id}"):
+        manager.query_as_of("t", second.timestamp)
+    assert manager.query_table("t", tag="first").snapshot_id == first.id
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("decimal(9,2)", Decimal("1.50")), ("fixed[2]", b"ab")]
+)
+def test_two_partitions_may_be_of_one_type(
+    manager: IcebergManager, kind: str, value: object
+) -> None:
+    manager.create_table("t", {"a": kind, "b": kind}, partition_by=["a", "b"])
+    manager.insert_data("t", [{"a": value, "b": value}, {"a": value, "b": None}])
+    assert manager.query_table("t").engine == "duckdb"
+    assert found(manager) == sorted([(value, value), (value, None)], key=repr)

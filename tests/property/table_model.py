@@ -217,21 +217,24 @@ def as_seen(value: Any, kind: Kind) -> Hashable:
             return frozenset(
                 (as_seen(k, kind.key.type), as_seen(v, kind.value.type)) for k, v in pairs
             )
+    return _plain_as_seen(value, kind)
+
+
+def _plain_as_seen(value: Any, kind: str) -> Hashable:
+    match kind:
         case "float" | "double":
             return "nan" if math.isnan(value) else float(value).hex()
         case "timestamptz":
             assert value.tzinfo is not None
-            return value.astimezone(UTC).replace(tzinfo=None)
+            shown: datetime = value.astimezone(UTC).replace(tzinfo=None)
+            return shown
         case "uuid":
-            return value if isinstance(value, UUID) else _uuid(value)
+            return str(UUID(bytes=value) if isinstance(value, bytes) else value)
         case "binary" | "fixed[4]":
             return bytes(value)
     assert not isinstance(value, Decimal) or value.as_tuple().exponent == -2
+    assert isinstance(value, Hashable)
     return value
-
-
-def _uuid(value: str | bytes) -> UUID:
-    return UUID(value) if isinstance(value, str) else UUID(bytes=value)
 
 
 def seen_rows(rows: Iterable[Mapping[str, Any]], columns: Columns) -> Counter[Hashable]:
