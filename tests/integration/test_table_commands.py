@@ -134,7 +134,7 @@ def test_a_table_from_data_and_every_format_of_rows(shell: Shell, tmp_path: Path
     assert "1 row inserted" in said.err
     assert said.out == ""
     question = "calve table query users --where 'id >= 4' --columns id,name"
-    assert shell(f"{question} --format csv").out.splitlines()[0] == "id,name"
+    assert shell(f"{question} --format csv").out.splitlines()[0] == '"id","name"'
     assert shell(f"{question} --json").json() == [
         {"id": 4, "name": "Barbara"}, {"id": 5, "name": "Edsger"},
     ]  # fmt: skip

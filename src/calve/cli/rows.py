@@ -144,7 +144,7 @@ def delete(
     """
     with opened(call) as manager:
         if dry_run:
-            count = len(manager.query_table(table, where, columns=[], branch=branch))
+            count = len(manager.query_table(table, where, branch=branch))
             if call.as_json:
                 print_json({"table": table, "would_delete": count})
             else:
