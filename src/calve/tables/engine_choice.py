@@ -68,20 +68,23 @@ def _only_spark(seen: Survey) -> str | None:
 def _not_for_duckdb(view: TableView, seen: Survey) -> str | None:
     if others := (seen.data - _DUCKDB_DATA) | (seen.deletes - _DUCKDB_DELETES):
         return f"it has {_listed(others)} files"
+    if _lost_partition_source(view, seen):
+        return "it was partitioned by a column that is gone"
+    if len(seen.elsewhere) > _ELSEWHERE_MAX:
+        return "too many of its files lie outside the table's own place"
+    if urlsplit(view.table.metadata_location).path == "":
+        return "its catalog does not say where its metadata is"
+    return _unlike_duckdbs(view)
+
+
+def _unlike_duckdbs(view: TableView) -> str | None:
+    """What DuckDB cannot do with the columns that are to be shown."""
     if len(condition_columns(view.schema)) < len(view.schema.fields):
         return "it has a type that DuckDB does not know"
     if has_clashing_names(view.schema):
         return "it has names that differ in case only"
     if view.branch is not None and view.has_newer_columns:
         return "its columns have changed since the branch was written to"
-    if _lost_partition_source(view, seen):
-        return "it was partitioned by a column that is gone"
-    if _odd_partition_name(view, seen):
-        return "it is partitioned under a name that DuckDB cannot read"
-    if len(seen.elsewhere) > _ELSEWHERE_MAX:
-        return "too many of its files lie outside the table's own place"
-    if urlsplit(view.table.metadata_location).path == "":
-        return "its catalog does not say where its metadata is"
     return None
 
 
