@@ -70,6 +70,8 @@ def _not_for_duckdb(view: TableView, seen: Survey) -> str | None:
         return f"it has {_listed(others)} files"
     if _lost_partition_source(view, seen):
         return "it was partitioned by a column that is gone"
+    if _odd_partition_name(view, seen):
+        return "it is partitioned under a name that DuckDB cannot read"
     if len(seen.elsewhere) > _ELSEWHERE_MAX:
         return "too many of its files lie outside the table's own place"
     if urlsplit(view.table.metadata_location).path == "":
