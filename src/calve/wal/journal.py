@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from calve.errors import CalveError, Fenced, UnknownOutcome
-from calve.wal.frame import ROWS_MAX
 from calve.wal.group import Group
 from calve.wal.layout import segment_number
 from calve.wal.recovery import OpenedLog
@@ -103,8 +102,7 @@ class Journal:
 
     def write_hole(self, stream: Stream, first: int, end: int) -> None:
         group = self.new_group(4096, is_bounded=False)
-        for begin in range(first, end, ROWS_MAX):
-            group.add_hole(stream.number, begin, min(ROWS_MAX, end - begin))
+        group.add_hole(stream.number, first, end)
         self.write(group)
         self.sync()
 

@@ -16,7 +16,6 @@ from calve.wal.durable import DurableEnd, DurableFile, read_durable, write_all
 from calve.wal.frame import (
     COPIES,
     HEADER_BYTES,
-    ROWS_MAX,
     Flag,
     Header,
     Kind,
@@ -320,16 +319,10 @@ class _SegmentDraft:
 
     def _fill(self, stream: int, end: int) -> None:
         first = self.state.next_offsets.get(stream, end)
-        for begin in range(first, end, ROWS_MAX):
+        if first < end:
             head = control_header(Kind.HOLE, b"", position=0, salt=0)
-            count = min(ROWS_MAX, end - begin)
-            hole = head._replace(
-                stream=stream,
-                first_offset=begin,
-                row_count=count,
-                ingested_at_us=self.state.last_time_us,
-            )
-            self._emit(hole, None, memoryview(b""))
+            head = head._replace(stream=stream, ingested_at_us=self.state.last_time_us)
+            self._emit(head.covering(first, end), None, memoryview(b""))
 
     def _emit(self, header: Header, producer: str | None, payload: memoryview) -> None:
         name = b"" if producer is None else producer.encode()
