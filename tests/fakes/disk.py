@@ -116,6 +116,9 @@ class SimulatedDisk:
     def read(self, path: Path) -> bytes:
         return bytes(self._find(path).cached)
 
+    def read_start(self, path: Path, length: int | None = None) -> bytes:
+        return bytes(self._find(path).cached[:length])
+
     def map(self, path: Path) -> memoryview:
         return memoryview(bytes(self._find(path).cached))
 
@@ -167,6 +170,9 @@ class SimulatedDisk:
             return None
         self._locked.add(number)
         return _SimulatedLock(self, number)
+
+    def is_locked(self, path: Path) -> bool:
+        return self._find(path).number in self._locked
 
     def place(self, path: Path) -> str:
         return f"inode {self._find(path).number}"

@@ -48,7 +48,7 @@ class Journal:
         self._segment = opened.segment
         self._first_segment = opened.first_segment
         self._last_append_at = self._last_sync_at = clock.monotonic()
-        self._retention = Retention(files, layout)
+        self._retention = Retention(files, layout, opened.identity.log_id)
         self._bound = DiskBound(files, layout, options, clock, self._sealed_bytes())
 
     @property
@@ -148,7 +148,9 @@ class Journal:
             self._publish(self._durable.publish)
         # Times never go back from one segment to the next, so that they can be searched.
         began_at_us = max(self._now_us(), self.state.last_time_us)
-        header = next_header(self.identity.log_id, old.header.number + 1, began_at_us)
+        header = next_header(
+            self.identity.log_id, old.header.number + 1, began_at_us, previous=old.link
+        )
         bytes_max = self._options.segment_bytes_max
         self._segment = create_segment(self._files, self._layout, header, self.state, bytes_max)
         self._bound.sealed_bytes += old.sealed_bytes
@@ -179,19 +181,24 @@ class Journal:
         found = self._retention.removable(self._first_segment, newest, self.state, older_than_us)
         try:
             removed = list(found)
+            leftover = list(self._retention.leftover(self._first_segment, self.state))
         except OSError as error:
             raise NotWritten(error) from error  # a look that failed changed nothing
         if removed:
             self._remove(removed)
+        self._unlink(leftover)
         return len(removed)
 
     def _remove(self, numbers: Sequence[int]) -> None:
         """Say on the disk that they are gone, then unlink: a crash between leaves no gap."""
         self._first_segment = numbers[-1] + 1
         self._publish(self._durable.persist)
+        self._unlink(numbers)
+
+    def _unlink(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             path = self._layout.segment(number)
-            with suppress(OSError):  # then the next opening removes it
+            with suppress(OSError):  # then it is removed some other time
                 size = self._files.size(path)
                 self._files.unlink(path)
                 self._bound.sealed_bytes -= size

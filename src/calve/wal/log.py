@@ -236,7 +236,11 @@ def _open(
                 raise _missing(layout, expected)
             create_log(files, layout, options, clock.now())
         opened = open_log(files, layout, options, expected)
-        return Journal(opened, files, layout, options, clock)
+        try:
+            return Journal(opened, files, layout, options, clock)
+        except BaseException:
+            opened.close()
+            raise
     except (Broken, NotWritten, OSError) as error:
         raise Unavailable(
             f"the log in {layout.root} cannot be opened: {error}",
