@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from calve.errors import CalveError, Fenced, UnknownOutcome
 from calve.wal.group import Group
-from calve.wal.layout import segment_number
 from calve.wal.recovery import OpenedLog
 from calve.wal.retention import DiskBound, Retention, refuse_failed_write
 from calve.wal.writer import Broken, NotWritten, create_segment, next_header
@@ -49,7 +48,7 @@ class Journal:
         self._first_segment = opened.first_segment
         self._last_append_at = self._last_sync_at = clock.monotonic()
         self._retention = Retention(files, layout, opened.identity.log_id)
-        self._bound = DiskBound(files, layout, options, clock, self._sealed_bytes())
+        self._bound = DiskBound(files, layout, options, clock, opened.sealed_bytes)
 
     @property
     def bytes_used(self) -> int:
@@ -202,13 +201,6 @@ class Journal:
                 size = self._files.size(path)
                 self._files.unlink(path)
                 self._bound.sealed_bytes -= size
-
-    def _sealed_bytes(self) -> int:
-        open_name = self._segment.path.name
-        sizes = self._files.sizes(self._layout.root).items()
-        return sum(
-            size for name, size in sizes if segment_number(name) is not None and name != open_name
-        )
 
     def _now_us(self) -> int:
         return int(self._clock.now().timestamp() * 1_000_000)

@@ -66,7 +66,11 @@ class Log:
         self._files = files or OsFiles()
         options = options or LogOptions()
         self._journal = _open(self._files, self._layout, options, clock or SystemClock(), expected)
-        self._leader = GroupLeader(self._journal, options, background=background)
+        try:
+            self._leader = GroupLeader(self._journal, options, background=background)
+        except BaseException:
+            self._journal.close(cleanly=False)
+            raise
 
     @property
     def log_id(self) -> UUID:
@@ -236,11 +240,7 @@ def _open(
                 raise _missing(layout, expected)
             create_log(files, layout, options, clock.now())
         opened = open_log(files, layout, options, expected)
-        try:
-            return Journal(opened, files, layout, options, clock)
-        except BaseException:
-            opened.close()
-            raise
+        return Journal(opened, files, layout, options, clock)
     except (Broken, NotWritten, OSError) as error:
         raise Unavailable(
             f"the log in {layout.root} cannot be opened: {error}",

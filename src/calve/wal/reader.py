@@ -215,8 +215,7 @@ class LogReader:
             raise NotFound(f"{directory} holds no log")
         log_id = read_identity(self._files, self._layout).log_id
         self._chain = SegmentChain(self._files, self._layout, log_id)
-        self._end = read_durable(self._files, self._layout.durable)
-        self._tail = self._new_tail(self._end)
+        self._end, self._tail = self._newest_tail()
 
     def refresh(self) -> None:
         """Look how far the log is synced by now."""
@@ -224,12 +223,24 @@ class LogReader:
         if end.generation == self._end.generation:
             return
         tail = self._tail.segment.header
+        # Both are taken over last: what failed before is done again by the next look.
         if (tail.number, tail.salt) == (end.segment, end.salt):
             self._tail.follow(self._files, end)
+            self._end = end
         else:
-            self._tail = self._new_tail(end)
+            self._end, self._tail = self._newest_tail()
             self._mapped.clear()  # a repair may have put another file in a segment's place
-        self._end = end  # last: what failed before is done again by the next look
+
+    def _newest_tail(self) -> tuple[DurableEnd, Tail]:
+        while True:
+            end = read_durable(self._files, self._layout.durable)
+            try:
+                return end, self._new_tail(end)
+            except FileNotFoundError as error:
+                # Gone for good, or removed by retention since the look at the durable end.
+                if read_durable(self._files, self._layout.durable).generation == end.generation:
+                    path = self._layout.segment(end.segment)
+                    raise damaged(path, 0, "the file is missing") from error
 
     def _new_tail(self, end: DurableEnd) -> Tail:
         path = self._layout.segment(end.segment)

@@ -23,7 +23,7 @@ from calve.wal.identity import (
     write_identity,
 )
 from calve.wal.index import SegmentIndex
-from calve.wal.layout import TEMPORARY, LogLayout, is_own, segment_numbers
+from calve.wal.layout import TEMPORARY, LogLayout, is_own, segment_number, segment_numbers
 from calve.wal.scan import Walk, proof_of_damage
 from calve.wal.segment import (
     BadSegment,
@@ -63,12 +63,7 @@ class OpenedLog:
     state: LogState
     segment: OpenSegment
     first_segment: int
-
-    def close(self) -> None:
-        """Give everything back, for a caller that cannot go on with it."""
-        self.segment.close()
-        self.durable.close()
-        self.lock.release()
+    sealed_bytes: int
 
 
 class Recovered(NamedTuple):
@@ -183,7 +178,23 @@ def _open_locked(
     except BaseException:
         durable.close()
         raise
-    return OpenedLog(identity, lock, durable, state, segment, durable.end.first_segment)
+    try:
+        sealed_bytes = _sealed_bytes(files, layout, segment)
+    except BaseException:
+        segment.close()
+        durable.close()
+        raise
+    first = durable.end.first_segment
+    return OpenedLog(identity, lock, durable, state, segment, first, sealed_bytes)
+
+
+def _sealed_bytes(files: Files, layout: LogLayout, segment: OpenSegment) -> int:
+    sizes = files.sizes(layout.root).items()
+    return sum(
+        size
+        for name, size in sizes
+        if segment_number(name) is not None and name != segment.path.name
+    )
 
 
 def _go_on(
