@@ -8,6 +8,7 @@ sync says yes and writes nothing.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from collections.abc import Callable, Sequence
@@ -191,6 +192,14 @@ class SimulatedDisk:
         for path, directory in self._directories.items():
             names = _surviving_names(directory, survival, choice)
             found._directories[path] = _Directory(dict(names), dict(names))
+        return found
+
+    def after_kill(self) -> SimulatedDisk:
+        """The disk as the next process finds it: the system lives, and with it what is cached."""
+        found = SimulatedDisk()
+        found._next_inode = self._next_inode
+        found._inodes = copy.deepcopy(self._inodes)
+        found._directories = copy.deepcopy(self._directories)
         return found
 
     def damage(self, path: Path, change: Callable[[bytearray], None]) -> None:

@@ -7,6 +7,7 @@ Conflict and changes nothing.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID, uuid4
@@ -172,20 +173,18 @@ def _open_locked(
     if expected is not None:
         require_log(layout, identity.log_id, expected)
     require_same_place(files, layout, identity)
-    durable = DurableFile.open(files, layout.durable)
-    try:
-        segment, state = _go_on(files, layout, options, identity, durable)
-    except BaseException:
-        durable.close()
-        raise
-    try:
+    end = read_durable(files, layout.durable)
+    found, first = _find_end(files, layout, options, identity, end)
+    _tidy(files, layout, end)
+    with ExitStack() as undo:
+        durable = DurableFile.open(files, layout.durable)
+        undo.callback(durable.close)
+        segment = _go_on(files, layout, options, found, end)
+        undo.callback(segment.close)
+        durable.persist(segment.durable_end(first))
         sealed_bytes = _sealed_bytes(files, layout, segment)
-    except BaseException:
-        segment.close()
-        durable.close()
-        raise
-    first = durable.end.first_segment
-    return OpenedLog(identity, lock, durable, state, segment, first, sealed_bytes)
+        undo.pop_all()
+    return OpenedLog(identity, lock, durable, found.state, segment, first, sealed_bytes)
 
 
 def _sealed_bytes(files: Files, layout: LogLayout, segment: OpenSegment) -> int:
@@ -197,47 +196,40 @@ def _sealed_bytes(files: Files, layout: LogLayout, segment: OpenSegment) -> int:
     )
 
 
-def _go_on(
-    files: Files,
-    layout: LogLayout,
-    options: LogOptions,
-    identity: LogIdentity,
-    durable: DurableFile,
-) -> tuple[OpenSegment, LogState]:
+def _find_end(
+    files: Files, layout: LogLayout, options: LogOptions, identity: LogIdentity, end: DurableEnd
+) -> tuple[Recovered, int]:
+    """The newest segment and the first one's number. Looks at everything and changes nothing."""
     chain = SegmentChain(files, layout, identity.log_id)
     numbers = segment_numbers(files, layout)
-    newest = _newest_segment(layout, numbers, durable.end)
-    found = recover(files, layout, chain, newest, durable.end, options.producers_max)
-    if newest > durable.end.segment:
-        # A crash came between its name and the durable end, which vouches for the one before.
-        before = chain.require_continues(found.header)
-        _require_spoken_of(layout, before, durable.end)
-    first = chain.first_segment(numbers, durable.end)
-    _tidy(files, layout)
-    if found.is_sealed:
-        segment = _begin_next(files, layout, options, found, durable.end)
-    else:
-        segment = _reopen(files, layout.segment(newest), found, durable.end, options)
-    try:
-        durable.persist(segment.durable_end(first))
-    except BaseException:
-        segment.close()
-        raise
-    return segment, found.state
-
-
-def _newest_segment(layout: LogLayout, numbers: list[int], end: DurableEnd) -> int:
     require_all_segments(layout, [n for n in numbers if n >= end.first_segment], end)
-    return numbers[-1]
+    found = recover(files, layout, chain, numbers[-1], end, options.producers_max)
+    if found.header.number > end.segment:
+        # A crash came between its name and the durable end, which vouches for the one before.
+        _require_spoken_of(layout, chain.require_continues(found.header), end)
+    return found, chain.first_segment(numbers, end)
 
 
-def _tidy(files: Files, layout: LogLayout) -> None:
-    """Remove what a crash left half made. No segment: that only retention does."""
+def _tidy(files: Files, layout: LogLayout, end: DurableEnd) -> None:
+    """Remove what a crash left half made; no segment: that only retention does.
+
+    The durable file is made anew, because after a failed sync its pages may be clean in the cache
+    and not on the disk: then one torn write would leave no slot that is near the log's end.
+    """
     for name in files.names(layout.root):
         if is_own(name) and name.endswith(TEMPORARY):
             files.unlink(layout.root / name)
+    DurableFile.create(files, layout.durable, end)
     # The last writer may have stopped because just this failed.
     files.sync_directory(layout.root)
+
+
+def _go_on(
+    files: Files, layout: LogLayout, options: LogOptions, found: Recovered, end: DurableEnd
+) -> OpenSegment:
+    if found.is_sealed:
+        return _begin_next(files, layout, options, found, end)
+    return _reopen(files, layout.segment(found.header.number), found, end, options)
 
 
 def _begin_next(
