@@ -105,6 +105,30 @@ def test_a_crash_at_every_operation_of_a_recovery_keeps_all_acknowledged_rows(
     assert tried > 100
 
 
+def go_on(disk: SimulatedDisk, oracle: Oracle) -> None:
+    log = open_with_partitions(disk)
+    oracle.settle(DIRECTORY, disk)
+    for partition in (0, 1):
+        oracle.append(log, partition)
+        log.rotate()
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_crash_at_every_operation_after_a_recovery_keeps_all_acknowledged_rows(
+    workload: Workload,
+) -> None:
+    for at in range(20, count_operations(workload), 11):
+        disk, oracle = killed(workload, at)
+        whole = disk.after_kill()
+        go_on(whole, copy_of(oracle))
+        for later in range(len(whole.operations)):
+            found, expected = disk.after_kill(), copy_of(oracle)
+            found.crash_at = later
+            with pytest.raises(Crash):
+                go_on(found, expected)
+            reopen_and_check(found.after_crash(Survival.NOTHING, seed=later), expected)
+
+
 @pytest.mark.torture
 @pytest.mark.parametrize("leave", [killed, lost_power, failed_to_sync])
 @pytest.mark.parametrize("workload", WORKLOADS)

@@ -213,6 +213,22 @@ def test_the_file_before_a_repair_may_come_back(ours: SimulatedDisk) -> None:
     assert not survey(ours, LAYOUT).damages
 
 
+@pytest.mark.parametrize("size", [100, 900], ids=["header", "header and state"])
+def test_a_repaired_segment_still_vouches_for_the_one_before(
+    ours: SimulatedDisk, size: int
+) -> None:
+    copy = ours.copy()
+    adopt(copy, LAYOUT)
+    for disk, first in ((ours, 4), (copy, 200)):
+        fill(disk, first, 3)  # in segments 4, 5 and 6
+    ours.damage(LAYOUT.segment(5), lambda old: old.__setitem__(slice(0, size), bytes(size)))
+    accepted = [AcceptedLoss(TOPIC, 0, *one) for one in lost(survey(ours, LAYOUT))]
+    repair(ours, LAYOUT, accepted, dry_run=False)
+    assert not survey(ours, LAYOUT).damages
+    put(ours, 4, segment(copy, 4))
+    assert "do not belong together" in refusal(lambda: read_everything(ours)).message
+
+
 def test_files_that_two_repairs_replaced_are_both_kept(ours: SimulatedDisk) -> None:
     kept = []
     for fill_byte in (b"\1", b"\2"):
