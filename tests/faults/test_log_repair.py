@@ -11,9 +11,9 @@ from calve.wal.durable import DurableFile, read_durable
 from calve.wal.layout import LogLayout
 from calve.wal.repair import AcceptedLoss, repair
 from calve.wal.survey import survey
-from tests.fakes.disk import SimulatedDisk
+from tests.fakes.disk import Crash, SimulatedDisk, Survival
 from tests.fakes.oracle import TOPIC, read_values, rows
-from tests.faults.test_log_crashes import DIRECTORY, open_log
+from tests.faults.test_log_crashes import DIRECTORY, crash_points, open_log
 
 LAYOUT = LogLayout(DIRECTORY)
 LATER = TableName.parse("clicks")
@@ -182,3 +182,46 @@ def test_a_first_segment_of_which_nobody_knows_what_it_held_is_not_given_up_in_s
     with LogReader(DIRECTORY, files=disk) as reader:
         assert reader.offsets(reader.stream(TOPIC)) == (2, 4)
         assert read_values(reader, TOPIC, start=2) == [2, 3]
+
+
+CASES: list[tuple[list[int], list[int]]] = [([1], []), ([2], []), ([], [2]), ([1], [2]), ([2], [3])]
+
+
+@pytest.mark.parametrize(("missing", "unreadable"), CASES, ids=str)
+def test_a_crash_at_every_operation_of_a_repair_of_several_segments_can_be_repaired_again(
+    missing: list[int], unreadable: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = opened_in_each_segment()
+    for number in missing:
+        remove(damaged, number)
+    for number in unreadable:
+        destroy(damaged, number)
+    accepted = [AcceptedLoss(TOPIC, 0, 0, 4), AcceptedLoss(LATER, 0, 7, 11)]
+
+    def run(disk: SimulatedDisk) -> None:
+        repair(disk, LAYOUT, accepted, accept_unknown=True, dry_run=False)
+
+    whole = damaged.copy()
+    run(whole)
+    orders, clicks = values(whole), later_values(whole)
+    assert "hole" in [*orders, *clicks]
+    for at, survival in crash_points(len(whole.operations), list(Survival)):
+        disk = damaged.copy()
+        disk.crash_at = at
+        with pytest.raises(Crash):
+            run(disk)
+        found = disk.after_crash(survival, seed=at)
+        if survey(found, LAYOUT).damages:
+            run(found)
+        open_log(found).close()
+        assert not survey(found, LAYOUT).damages
+        assert (values(found), later_values(found)) == (orders, clicks)
+    with capsys.disabled():
+        print(f"\nrepair: {len(whole.operations) * len(Survival)} crashes")
+
+
+def later_values(disk: SimulatedDisk) -> list[object]:
+    with LogReader(DIRECTORY, files=disk) as reader:
+        if LATER not in [stream.topic for stream in reader.streams]:
+            return []
+        return read_values(reader, LATER, start=7)

@@ -259,6 +259,9 @@ class Surveyor:
                 continue
             following = _next_whole(view, position, found.header.salt)
             if frame is None and not _is_damage(position, following, limit):
+                if found.number < self._moment.durable.segment:
+                    yield append  # it was sealed once, and all of it synced
+                    return
                 begin = append[0].header.position if append else position
                 found.torn_bytes = len(view) - begin if append or bad else 0
                 return
@@ -347,8 +350,10 @@ class Surveyor:
     def _compare_with_durable(self, segments: list[SegmentSurvey], durable: DurableEnd) -> None:
         """The last frame that was published, if nothing else speaks of it any more."""
         last = segments[-1] if segments else None
-        if last is None or last.header is None or last.header.salt != durable.salt:
+        if last is None or last.number != durable.segment:
             return
+        if last.header is not None and last.header.salt != durable.salt:
+            return  # repaired, and the durable end does not know it yet
         if durable.last_end and durable.last_stream in self._expected:
             self._lose_up_to(last, durable.last_stream, durable.last_end)
 
