@@ -64,7 +64,7 @@ class Flag:
 _LAST_OFFSET_KIND: Final = int(Kind.HOLE)
 _RESERVED_KINDS: Final = frozenset({Kind.BEGIN, Kind.COMMIT, Kind.ABORT})
 KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind) - _RESERVED_KINDS
-_KNOWN_VERSIONS: Final = frozenset({VERSION, LONG_VERSION})
+_KNOWN: Final = frozenset({(LONG_VERSION, int(Kind.HOLE)), *((VERSION, k) for k in KNOWN_KINDS)})
 
 
 class Header(NamedTuple):
@@ -195,7 +195,7 @@ def read_header(view: memoryview, position: int, salt: int) -> tuple[Header, str
         raise BadFrame(position, "the frame's header does not match its checksum")
     if (header.position, header.salt) != (position, salt):
         raise BadFrame(position, "the frame was written for another place")
-    if header.version not in _KNOWN_VERSIONS or header.kind not in KNOWN_KINDS:
+    if (header.version, header.kind) not in _KNOWN:
         what = f"version {header.version}, kind {header.kind}"
         raise UnknownFormat(position, f"the frame is of a format not known here: {what}")
     return header, _producer(header, name)
