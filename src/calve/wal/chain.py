@@ -1,5 +1,4 @@
-"""Whether a segment is the one that belongs in its place: of this log, of this number, in this
-chain.
+"""Whether a segment is the one that belongs in its place: this log's, this number, this chain.
 
 Each header names its log, its number, and a link to the segment before it. A file of another log,
 of another number, or of a copy of this log that went its own way is refused with both names and
