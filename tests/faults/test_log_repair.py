@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from calve.errors import Conflict
 from calve.model import TableName
-from calve.wal import Log, LogReader, Rejected
+from calve.wal import Kind, Log, LogReader, Rejected
 from calve.wal.durable import DurableFile, read_durable
 from calve.wal.layout import LogLayout
 from calve.wal.repair import AcceptedLoss, repair
 from calve.wal.survey import survey
 from tests.fakes.disk import Crash, SimulatedDisk, Survival
 from tests.fakes.oracle import TOPIC, read_values, rows
+from tests.fakes.segment_map import extents
 from tests.faults.test_log_crashes import DIRECTORY, crash_points, open_log
 
 LAYOUT = LogLayout(DIRECTORY)
@@ -225,3 +227,52 @@ def later_values(disk: SimulatedDisk) -> list[object]:
         if LATER not in [stream.topic for stream in reader.streams]:
             return []
         return read_values(reader, LATER, start=7)
+
+
+def blank(disk: SimulatedDisk, number: int, *, kinds: set[int], stream: int | None = None) -> None:
+    """Destroy all frames of these kinds in a segment."""
+    path = LAYOUT.segment(number)
+    chosen = [
+        frame
+        for frame in extents(disk.read(path))
+        if frame.kind in kinds and stream in (None, frame.stream)
+    ]
+    assert chosen
+    for frame in chosen:
+        disk.damage(path, lambda old, f=frame: old.__setitem__(f.begin + 50, old[f.begin + 50] ^ 1))  # type: ignore[misc]
+
+
+def test_a_schema_that_only_another_damaged_segment_holds_is_found_there() -> None:
+    disk = opened_in_each_segment()
+    blank(disk, 2, kinds={Kind.SCHEMA})
+    disk.damage(LAYOUT.segment(1), lambda old: old.__setitem__(200, old[200] ^ 1))
+    accepted = [AcceptedLoss(TOPIC, 0, 2, 3), AcceptedLoss(LATER, 0, 7, 10)]
+    repair(disk, LAYOUT, accepted, dry_run=False)
+    assert values(disk) == [0, 1, 2, 3]
+    assert later_values(disk) == [50, 51, 52, 53]
+
+
+def test_a_topic_whose_opening_and_first_rows_are_destroyed_is_named_by_a_later_segment() -> None:
+    disk = opened_in_each_segment()
+    blank(disk, 2, kinds={Kind.STREAM_OPENED, Kind.ROWS}, stream=2)
+    assert lost(disk) == {("clicks/0", 7, 10)}
+    repair(disk, LAYOUT, [AcceptedLoss(LATER, 0, 7, 10)], dry_run=False)
+    assert values(disk) == [0, 1, 2, 3]
+    assert later_values(disk) == ["hole", "hole", "hole", 53]
+
+
+def test_the_rows_of_a_deleted_topic_are_not_asked_for() -> None:
+    """A frame behind the deletion still says which frame came before it."""
+    disk = SimulatedDisk()
+    with open_log(disk) as log:
+        log.append(log.create_stream(LATER), rows(50))
+        log.append(log.create_stream(TOPIC), rows(0))
+        log.append(log.stream(LATER), rows(51))
+        log.delete_stream(log.stream(LATER))
+        log.append(log.stream(TOPIC), pa.record_batch({"id": [1]}))
+    path = LAYOUT.segment(1)
+    schema = [f.begin for f in extents(disk.read(path)) if f.kind == Kind.SCHEMA][-2]
+    disk.damage(path, lambda old: old.__setitem__(schema + 50, old[schema + 50] ^ 1))
+    assert lost(disk) == set()
+    repair(disk, LAYOUT, [], dry_run=False)
+    assert values(disk) == [0, 1]

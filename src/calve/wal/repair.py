@@ -180,6 +180,8 @@ class _Repair:
         self._layout = layout
         self._found = found
         self._log_id = read_identity(files, layout).log_id
+        # Before anything is rewritten, and lies elsewhere then.
+        self._schemas = {s.number: self._find_schemas(s) for s in found.segments if s.damages}
 
     def run(self) -> None:
         before: _Before | None = None
@@ -224,7 +226,7 @@ class _Repair:
         header = self._header(segment, before, following)
         header = header._replace(created_at_us=max(header.created_at_us, start.last_time_us))
         draft = SegmentDraft(segment, start, header, self._found.names)
-        draft.copy_frames(self._view(segment), self._schemas(segment))
+        draft.copy_frames(self._view(segment), self._schemas[segment.number])
         return draft
 
     def _start_state(self, segment: SegmentSurvey, before: _Before | None) -> LogState:
@@ -253,7 +255,7 @@ class _Repair:
         _write_file(self._files, segment.path, draft.finish())
         self._point_durable_at(draft)
 
-    def _schemas(self, segment: SegmentSurvey) -> dict[int, bytes]:
+    def _find_schemas(self, segment: SegmentSurvey) -> dict[int, bytes]:
         """Schemas that rows here need and that only other segments still hold."""
         present = {header.schema for header in segment.frames if header.kind == Kind.SCHEMA}
         wanted = {h.schema for h in segment.frames if h.takes_offsets and h.schema} - present

@@ -125,8 +125,13 @@ class Surveyor:
         self._layout = layout
         self._chain = SegmentChain(files, layout, read_identity(files, layout).log_id)
         self._moment = look(files, layout)
-        self._expected: dict[int, int] = {}
         self._names: dict[int, Stream] = {}
+        self._unnamed: set[int] = set()  # streams met before anything said where they begin
+        self._begin()
+
+    def _begin(self) -> None:
+        self._expected: dict[int, int] = {}
+        self._closed: set[int] = set()
         self._last_damaged: SegmentSurvey | None = None
         # Before a log's very first segment there was nothing; before another, nobody knows what.
         self._knows_before = self._moment.durable.first_segment == 1
@@ -136,12 +141,18 @@ class Surveyor:
         numbers = self._numbers()
         views = ((number, self._view(number)) for number in reversed(numbers))
         misplaced = self._chain.misplaced(views, durable)
-        segments = [self._segment(number, misplaced.get(number)) for number in numbers]
-        kept = [segment for segment in segments if segment is not None]
+        kept = self._walk(numbers, misplaced)
+        if self._unnamed & self._names.keys():
+            self._begin()  # a later segment knew the name: now its losses can be told
+            kept = self._walk(numbers, misplaced)
         if kept and kept[-1].damages and kept[-1].state is None:
             kept[-1].damages[-1].is_loss_known = False  # nothing comes behind it to tell
         self._compare_with_durable(kept, durable)
         return Survey(durable, kept, self._names, self._expected)
+
+    def _walk(self, numbers: range, misplaced: dict[int, str]) -> list[SegmentSurvey]:
+        segments = [self._segment(number, misplaced.get(number)) for number in numbers]
+        return [segment for segment in segments if segment is not None]
 
     def _numbers(self) -> range:
         there = segment_numbers(self._files, self._layout)
@@ -306,6 +317,7 @@ class Surveyor:
             self._expected.setdefault(stream.number, stream.first_offset)
         elif header.kind == Kind.STREAM_CLOSED:
             self._expected.pop(header.stream, None)
+            self._closed.add(header.stream)
 
     def _expect(self, found: SegmentSurvey, header: Header, *, is_whole: bool = False) -> None:
         self._lose_up_to(found, header.stream, header.first_offset)
@@ -314,7 +326,11 @@ class Surveyor:
         self._expected[header.stream] = header.end_offset
 
     def _lose_up_to(self, found: SegmentSurvey, stream: int, end: int) -> None:
+        if stream in self._closed:
+            return  # its rows wait for nobody
         named = self._names.get(stream)
+        if named is None:
+            self._unnamed.add(stream)
         expected = self._expected.get(stream, named.first_offset if named else end)
         if expected < end:
             self._lose(found, LostRange(stream, expected, end))
