@@ -8,6 +8,7 @@ sync says yes and writes nothing.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from collections.abc import Callable, Sequence
@@ -116,6 +117,9 @@ class SimulatedDisk:
     def read(self, path: Path) -> bytes:
         return bytes(self._find(path).cached)
 
+    def read_start(self, path: Path, length: int | None = None) -> bytes:
+        return bytes(self._find(path).cached[:length])
+
     def map(self, path: Path) -> memoryview:
         return memoryview(bytes(self._find(path).cached))
 
@@ -168,6 +172,9 @@ class SimulatedDisk:
         self._locked.add(number)
         return _SimulatedLock(self, number)
 
+    def is_locked(self, path: Path) -> bool:
+        return self._find(path).number in self._locked
+
     def place(self, path: Path) -> str:
         return f"inode {self._find(path).number}"
 
@@ -185,6 +192,14 @@ class SimulatedDisk:
         for path, directory in self._directories.items():
             names = _surviving_names(directory, survival, choice)
             found._directories[path] = _Directory(dict(names), dict(names))
+        return found
+
+    def after_kill(self) -> SimulatedDisk:
+        """The disk as the next process finds it: the system lives, and with it what is cached."""
+        found = SimulatedDisk()
+        found._next_inode = self._next_inode
+        found._inodes = copy.deepcopy(self._inodes)
+        found._directories = copy.deepcopy(self._directories)
         return found
 
     def damage(self, path: Path, change: Callable[[bytearray], None]) -> None:

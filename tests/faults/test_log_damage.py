@@ -16,10 +16,12 @@ from calve.wal.repair import AcceptedLoss, repair, rewrite_durable, rewrite_iden
 from calve.wal.survey import survey
 from tests.fakes.disk import Crash, SimulatedDisk, Survival
 from tests.fakes.oracle import TOPIC, Oracle, read_values, rows
+from tests.fakes.segment_map import lost_by_a_change, lost_by_a_cut, means_something
 from tests.faults.test_log_crashes import DIRECTORY, SteppingClock, crash_points, open_log
 
 LAYOUT = LogLayout(DIRECTORY)
-FILES = ["00000000000000000001.seg", "00000000000000000002.seg", "durable", "log.json"]
+SEGMENTS = ["00000000000000000001.seg", "00000000000000000002.seg"]
+FILES = [*SEGMENTS, "durable", "log.json"]
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +58,42 @@ def outcome(disk: SimulatedDisk, oracle: Oracle) -> str:
     return "whole"
 
 
+Losses = set[tuple[int, int, int]]  # partition, first offset, end offset
+
+
+def truth(disk: SimulatedDisk, name: str, position: int, mask: int) -> Losses:
+    """What the change takes away, from where things lie in the whole log: partition n is stream
+    n + 1. The log's own code has no say in it."""
+    if name not in SEGMENTS:
+        return set()
+    content = disk.read(DIRECTORY / name)
+    lost = lost_by_a_change(content, position) if mask else lost_by_a_cut(content, position)
+    return {(stream - 1, first, end) for stream, first, end in lost}
+
+
+def found_lost(disk: SimulatedDisk) -> Losses:
+    found = survey(disk, LAYOUT)
+    return {(one.stream - 1, one.first, one.end) for one in found.lost}
+
+
+def offsets(losses: Losses) -> set[tuple[int, int]]:
+    return {(partition, offset) for partition, a, b in losses for offset in range(a, b)}
+
+
+def changed(disk: SimulatedDisk, name: str, position: int, mask: int) -> SimulatedDisk:
+    copy = disk.copy()
+    copy.damage(DIRECTORY / name, lambda content: _change(content, position, mask))
+    return copy
+
+
 def sweep(sample: tuple[SimulatedDisk, Oracle], changes: Iterator[tuple[str, int, int]]) -> None:
     original, oracle = sample
     counts: Counter[str] = Counter()
     for name, position, mask in changes:
-        disk = original.copy()
-        disk.damage(DIRECTORY / name, lambda content, p=position, m=mask: _change(content, p, m))  # type: ignore[misc]
-        counts[outcome(disk, oracle)] += 1
+        found = outcome(changed(original, name, position, mask), oracle)
+        if truth(original, name, position, mask):
+            assert found == "reported", (name, position, mask)
+        counts[found] += 1
     print(f"\n{counts.total()} damaged logs: {dict(counts)}")
     assert counts["reported"] > 0
 
@@ -105,38 +136,78 @@ def test_every_length_of_truncation_is_reported(
         sweep(sample, lengths)
 
 
-def damaged_copies(disk: SimulatedDisk, step: int) -> Iterator[SimulatedDisk]:
-    for name in FILES[:2]:
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_verify_names_what_every_length_of_truncation_takes(
+    sample: tuple[SimulatedDisk, Oracle], name: str
+) -> None:
+    """All of it, from a sealed segment. Of the newest one nothing comes behind that could tell
+    more than the last frame; but never an offset that is still there."""
+    original, _ = sample
+    for length in range(original.size(DIRECTORY / name)):
+        expected = offsets(truth(original, name, length, 0))
+        found = offsets(found_lost(changed(original, name, length, 0)))
+        if name == SEGMENTS[0]:
+            assert found == expected, length
+        else:
+            assert found <= expected, length
+            assert bool(found) == bool(expected), length
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_repair_keeps_every_row_before_a_truncation(
+    sample: tuple[SimulatedDisk, Oracle], name: str
+) -> None:
+    original, oracle = sample
+    for length in range(0, original.size(DIRECTORY / name), 41):
+        expected = truth(original, name, length, 0)
+        disk = changed(original, name, length, 0)
+        accepted = [AcceptedLoss(TOPIC, *one) for one in merged(expected)]
+        repair(disk, LAYOUT, accepted, accept_unknown=True, dry_run=False)
+        check_holes(disk, oracle, expected)
+
+
+def merged(losses: Losses) -> Losses:
+    """One range for what follows each other: a frame's end is not told from the next one's."""
+    whole: list[tuple[int, int, int]] = []
+    for partition, first, end in sorted(losses):
+        follows = bool(whole) and whole[-1][::2] == (partition, first)
+        whole.append((partition, whole.pop()[1] if follows else first, end))
+    return set(whole)
+
+
+def places(disk: SimulatedDisk, step: int) -> Iterator[tuple[str, int]]:
+    for name in SEGMENTS:
         for position in range(0, disk.size(DIRECTORY / name), step):
-            copy = disk.copy()
-            copy.damage(DIRECTORY / name, lambda content, p=position: _change(content, p, 4))  # type: ignore[misc]
-            yield copy
+            yield name, position
 
 
 def test_verify_finds_what_readers_stumble_over(sample: tuple[SimulatedDisk, Oracle]) -> None:
     original, oracle = sample
-    for disk in damaged_copies(original, 29):
-        found = survey(disk, LAYOUT)
-        if outcome(disk, oracle) == "reported":
-            assert found.damages
-        assert not survey(original, LAYOUT).damages
+    assert not survey(original, LAYOUT).damages
+    for name, position in places(original, 29):
+        disk = changed(original, name, position, 4)
+        is_found = bool(survey(disk, LAYOUT).damages)
+        assert is_found == means_something(original.read(DIRECTORY / name), position)
+        assert is_found or outcome(disk, oracle) == "whole"
 
 
 def test_repair_gives_up_exactly_what_is_lost(sample: tuple[SimulatedDisk, Oracle]) -> None:
     """Behind one damaged place every other row is still there, at its offset."""
     original, oracle = sample
     repaired = 0
-    for disk in damaged_copies(original, 23):
-        found = survey(disk, LAYOUT)
-        accepted = [
-            AcceptedLoss(TOPIC, found.names[lost.stream].partition, lost.first, lost.end)
-            for lost in found.lost
-        ]
+    for name, position in places(original, 23):
+        disk = changed(original, name, position, 4)
+        before = disk.read(DIRECTORY / name)
+        expected = truth(original, name, position, 4)
+        assert found_lost(disk) == expected, (name, position)
+        if expected:
+            with pytest.raises(Conflict, match="would lose"):
+                repair(disk, LAYOUT, [], dry_run=False)
+        accepted = [AcceptedLoss(TOPIC, *one) for one in expected]
         report = repair(disk, LAYOUT, accepted, dry_run=False)
-        assert len(report.kept_aside) == len({damage.path for damage in found.damages})
-        for path in report.kept_aside:
-            assert disk.exists(path)
-        check_holes(disk, oracle, {(one.partition, one.first, one.end) for one in accepted})
+        kept = [before] if means_something(original.read(DIRECTORY / name), position) else []
+        assert [disk.read(path) for path in report.kept_aside] == kept
+        check_holes(disk, oracle, expected)
         repaired += len(report.rewritten)
     assert repaired > 100
 

@@ -23,7 +23,7 @@ with atheris.instrument_imports(include=["calve.wal"]):
 from tests.fakes.disk import SimulatedDisk
 from tests.fakes.oracle import TOPIC
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "wal" / "v1" / "zero_tail"
+GOLDEN = Path(__file__).parents[1] / "golden" / "wal" / "v1_linked" / "zero_tail"
 DIRECTORY = Path("/wal")
 LAYOUT = LogLayout(DIRECTORY)
 OPTIONS = LogOptions(segment_bytes_max=16_384, free_bytes_min=0)

@@ -2,8 +2,8 @@
 
     python -m tests.golden.make_wal
 
-Run it for a new format version only, into that version's directory; what older versions wrote
-stays as it is. Names, numbers and times are fixed, so that two runs write the same.
+Run it for a change of the format only, into a directory of its own; what older builds wrote stays
+as it is. Names, numbers and times are fixed, so that two runs write the same.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from calve.wal import Log, LogOptions
 from calve.wal.frame import VERSION, Kind
 from calve.wal.layout import LogLayout
 from calve.wal.recovery import create_log
+from calve.wal.repair import AcceptedLoss, repair
 from calve.wal.survey import survey
 from tests.fakes.disk import Crash, SimulatedDisk
 from tests.fakes.oracle import TOPIC, Oracle
 from tests.faults.test_log_crashes import SteppingClock
 
-GOLDEN = Path(__file__).parent / "wal" / f"v{VERSION}"
+GOLDEN = Path(__file__).parent / "wal" / f"v{VERSION}_linked"
 DIRECTORY = Path("/wal")
 LAYOUT = LogLayout(DIRECTORY)
 OPTIONS = LogOptions(segment_bytes_max=16_384, free_bytes_min=0)
@@ -112,7 +113,38 @@ def make_cases() -> dict[str, SimulatedDisk]:
         ("not_a_segment", 2, flip(2)),
     ]:
         cases[name] = changed(whole, segment, change)
+    cases["foreign_segment"] = changed(whole, 1, put(another_log()))
+    cases["repaired"] = repaired(cases["damaged_payload"])
+    cases["long_hole"] = long_hole()
     return cases
+
+
+def put(content: bytes) -> Change:
+    return lambda old: old.__setitem__(slice(None), content)
+
+
+def another_log() -> bytes:
+    """The sealed segment of a log with the same topic and offsets."""
+    disk = SimulatedDisk()
+    log, _ = write_rows(disk)
+    log.close()
+    return disk.read(LAYOUT.segment(1))
+
+
+def repaired(disk: SimulatedDisk) -> SimulatedDisk:
+    copy = disk.copy()
+    repair(copy, LAYOUT, [AcceptedLoss(TOPIC, 0, 0, 3)], dry_run=False)
+    return copy
+
+
+def long_hole() -> SimulatedDisk:
+    """More offsets than a frame's row count has bits for."""
+    disk = SimulatedDisk()
+    with open_log(disk) as log:
+        stream = log.create_stream(TOPIC)
+        log.record_hole(stream, 0, 1 << 40)
+        Oracle().append(log, 0, 2)
+    return disk
 
 
 def newer_version() -> SimulatedDisk:

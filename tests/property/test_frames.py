@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from calve.wal.frame import (
     ALIGNMENT,
+    LONG_VERSION,
     MAGIC,
     VERSION,
     BadFrame,
@@ -125,3 +126,23 @@ def test_a_walk_finds_every_frame_and_stops_at_the_end(
     assert len(list(walk)) == len(count)
     assert walk.end == len(content)
     assert walk.stop is None
+
+
+@given(st.data(), st.sampled_from([Kind.ROWS, Kind.SCHEMA]), SALT)
+def test_only_a_hole_has_the_version_of_long_holes(
+    data: st.DataObject, kind: Kind, salt: int
+) -> None:
+    header, producer, payload = data.draw(frames(0, salt))
+    changed = header._replace(kind=kind, version=LONG_VERSION)
+    with pytest.raises(UnknownFormat):
+        read_frame(memoryview(encode(changed, producer, payload)), 0, salt)
+
+
+@given(st.data(), WORD, WORD, SALT)
+def test_a_hole_covers_any_range(data: st.DataObject, one: int, other: int, salt: int) -> None:
+    first, end = sorted((one, other))
+    header, _, _ = data.draw(frames(0, salt))
+    hole = header._replace(kind=Kind.HOLE, flags=0, producer_bytes=0, payload_bytes=0)
+    hole = hole._replace(payload_sum=checksum(b"")).covering(first, end)
+    found = read_frame(memoryview(encode(hole, None, b"")), 0, salt).header
+    assert (found.first_offset, found.end_offset) == (first, end)

@@ -43,10 +43,12 @@ def open_log(path: Path) -> Log:
     return Log(path, OPTIONS, background=False)
 
 
-WHOLE = ["v1/whole", "v1/zero_tail", "v1_single_copies/whole"]
+BUILDS = ["v1", "v1_linked"]
+WHOLE = [f"{build}/{case}" for build in BUILDS for case in ("whole", "zero_tail")]
+each_build = pytest.mark.parametrize("build", BUILDS)
 
 
-@pytest.mark.parametrize("case", WHOLE)
+@pytest.mark.parametrize("case", [*WHOLE, "v1_single_copies/whole"])
 def test_every_version_so_far_is_read_and_continued(case: str, tmp_path: Path) -> None:
     path = copy(case, tmp_path)
     assert not look(path).damages
@@ -60,19 +62,23 @@ def test_every_version_so_far_is_read_and_continued(case: str, tmp_path: Path) -
     assert not look(path).damages
 
 
-def test_an_empty_log_is_empty(tmp_path: Path) -> None:
-    path = copy("v1/empty", tmp_path)
+@each_build
+def test_an_empty_log_is_empty(build: str, tmp_path: Path) -> None:
+    path = copy(f"{build}/empty", tmp_path)
     assert not look(path).damages
     with open_log(path) as log:
         assert log.streams == []
         assert log.append(log.create_stream(TOPIC), rows(0)).first == 0
 
 
+@each_build
 @pytest.mark.parametrize(
     "case", ["torn_header", "torn_payload", "torn_file_end", "torn_first_half"]
 )
-def test_a_torn_tail_is_cut_before_anything_is_appended(case: str, tmp_path: Path) -> None:
-    path = copy(f"v1/{case}", tmp_path)
+def test_a_torn_tail_is_cut_before_anything_is_appended(
+    case: str, build: str, tmp_path: Path
+) -> None:
+    path = copy(f"{build}/{case}", tmp_path)
     assert not look(path).damages
     with open_log(path) as log:
         assert read_values(log.reader(), TOPIC) == ROWS[0]
@@ -81,11 +87,13 @@ def test_a_torn_tail_is_cut_before_anything_is_appended(case: str, tmp_path: Pat
         assert read_values(log.reader(), TOPIC) == [*ROWS[0], 77]
 
 
-def test_a_whole_tail_that_was_never_acknowledged_is_kept(tmp_path: Path) -> None:
-    with open_log(copy("v1/unsynced_tail", tmp_path)) as log:
+@each_build
+def test_a_whole_tail_that_was_never_acknowledged_is_kept(build: str, tmp_path: Path) -> None:
+    with open_log(copy(f"{build}/unsynced_tail", tmp_path)) as log:
         assert read_values(log.reader(), TOPIC) == [*ROWS[0], *UNSYNCED]
 
 
+@each_build
 @pytest.mark.parametrize(
     ("case", "expected"),
     [
@@ -96,9 +104,9 @@ def test_a_whole_tail_that_was_never_acknowledged_is_kept(tmp_path: Path) -> Non
     ],
 )
 def test_damage_in_the_open_segment_stops_the_log(
-    case: str, expected: list[tuple[str, int, int]], tmp_path: Path
+    case: str, expected: list[tuple[str, int, int]], build: str, tmp_path: Path
 ) -> None:
-    path = copy(f"v1/{case}", tmp_path)
+    path = copy(f"{build}/{case}", tmp_path)
     found = look(path)
     assert found.damages
     assert lost(found) == expected
@@ -107,9 +115,12 @@ def test_damage_in_the_open_segment_stops_the_log(
     assert reported.value.context["file"].endswith("2.seg")
 
 
+@each_build
 @pytest.mark.parametrize("case", ["damaged_header", "damaged_payload"])
-def test_damage_in_a_sealed_segment_stops_whoever_reads_it(case: str, tmp_path: Path) -> None:
-    path = copy(f"v1/{case}", tmp_path)
+def test_damage_in_a_sealed_segment_stops_whoever_reads_it(
+    case: str, build: str, tmp_path: Path
+) -> None:
+    path = copy(f"{build}/{case}", tmp_path)
     assert lost(look(path)) == [("orders/0", 0, 3)]
     with open_log(path) as log:
         with pytest.raises(Corruption) as reported:
@@ -119,18 +130,46 @@ def test_damage_in_a_sealed_segment_stops_whoever_reads_it(case: str, tmp_path: 
         assert read_values(log.reader(), TOPIC, 1) == ROWS[1]
 
 
+@each_build
 @pytest.mark.parametrize("case", ["damaged_state", "damaged_seal"])
-def test_damage_that_takes_no_rows_is_reported_all_the_same(case: str, tmp_path: Path) -> None:
-    found = look(copy(f"v1/{case}", tmp_path))
+def test_damage_that_takes_no_rows_is_reported_all_the_same(
+    case: str, build: str, tmp_path: Path
+) -> None:
+    found = look(copy(f"{build}/{case}", tmp_path))
     assert found.damages
     assert lost(found) == []
 
 
-def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = copy("v1/newer_version", tmp_path)
+@each_build
+def test_a_newer_version_is_refused_and_left_alone(build: str, tmp_path: Path) -> None:
+    path = copy(f"{build}/newer_version", tmp_path)
     before = (path / "00000000000000000001.seg").read_bytes()
     with pytest.raises(Corruption, match="format version 2 is not known here"):
         open_log(path)
     with pytest.raises(Conflict, match="format version 2"):
         repair(OsFiles(), LogLayout(path), [], accept_unknown=True, dry_run=False)
     assert (path / "00000000000000000001.seg").read_bytes() == before
+
+
+def test_a_segment_of_another_log_is_named_and_not_read(tmp_path: Path) -> None:
+    path = copy("v1_linked/foreign_segment", tmp_path)
+    assert lost(look(path)) == [("orders/0", 0, 5), ("orders/1", 0, 4)]
+    with open_log(path) as log, pytest.raises(Conflict, match="does not belong here"):
+        read_values(log.reader(), TOPIC)
+
+
+def test_a_repaired_log_is_whole_with_its_hole(tmp_path: Path) -> None:
+    path = copy("v1_linked/repaired", tmp_path)
+    assert not look(path).damages
+    with open_log(path) as log:
+        assert read_values(log.reader(), TOPIC) == ["hole", "hole", "hole", *ROWS[0][3:]]
+        assert read_values(log.reader(), TOPIC, 1) == ROWS[1]
+
+
+def test_a_hole_over_more_offsets_than_a_count_has_bits_is_read(tmp_path: Path) -> None:
+    path = copy("v1_linked/long_hole", tmp_path)
+    assert not look(path).damages
+    with open_log(path) as log:
+        (hole, rest) = log.reader().read(log.stream(TOPIC), 0)
+        assert (hole.first_offset, hole.end_offset) == (0, 1 << 40)
+        assert (rest.first_offset, rest.end_offset) == (1 << 40, (1 << 40) + 2)

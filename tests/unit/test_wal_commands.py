@@ -139,6 +139,38 @@ def test_repair_records_offsets_that_an_older_log_does_not_have(lake: Lake) -> N
         assert log.append(log.stream(TOPIC), rows(9)).first == 9
 
 
+def test_a_segment_of_another_log_is_named_and_can_be_given_up(lake: Lake, tmp_path: Path) -> None:
+    other = Lake(tmp_path / "other")
+    for one in (lake, other):
+        with one.open() as log:
+            stream = log.stream(TOPIC) if log.streams else log.create_stream(TOPIC)
+            log.append(stream, rows(6))
+            log.rotate()
+            log.append(stream, rows(7))
+    name = "00000000000000000001.seg"
+    (lake.log / name).write_bytes((other.log / name).read_bytes())
+    assert "it is segment 1 of log" in lake.run("inspect").stdout
+    assert "orders/0:0..6" in lake.run("verify", code=7).stdout
+    assert "does not belong here" in lake.run("dump", "orders", code=5).stderr
+    lake.run("repair", "--accept-loss", "orders/0:0..6", "--yes")
+    assert lake.json("verify")["is_whole"]
+    lines = lake.run("dump", "orders", "--json").stdout.splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == [*["hole"] * 6, "rows"]
+
+
+def test_verify_says_when_nobody_knows_what_is_lost(lake: Lake) -> None:
+    with lake.open() as log:
+        log.rotate()
+    (lake.log / "00000000000000000002.seg").unlink()
+    assert not lake.json("verify", code=7)["damages"][0]["is_loss_known"]
+    result = lake.run("verify", code=7)
+    assert "what else is not known" in result.stdout
+    assert "calve wal repair --accept-unknown" in result.stderr
+    lake.run("repair", "--accept-unknown", "--yes")
+    with lake.open() as log:
+        assert log.append(log.stream(TOPIC), rows(9)).first == 5
+
+
 def test_repair_writes_lost_files_again(lake: Lake) -> None:
     (lake.log / "durable").write_bytes(b"")
     (lake.log / "log.json").unlink()

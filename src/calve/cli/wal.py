@@ -26,7 +26,7 @@ from calve.wal.repair import (
     rewrite_durable,
     rewrite_identity,
 )
-from calve.wal.survey import LostRange, Survey, survey
+from calve.wal.survey import Damage, LostRange, Survey, survey
 
 if TYPE_CHECKING:
     from calve.wal.files import Files
@@ -59,7 +59,8 @@ def inspect(call: Call) -> None:
 def verify(call: Call) -> int:
     """Check every frame of the log, and say which offsets damage affects.
 
-    Ends with exit code 7 if anything is damaged. The log may be written meanwhile.
+    Ends with exit code 7 if anything is damaged. The log may be written meanwhile: then only
+    what is durable is checked, and the writer is not held up.
 
     \b
     Example: calve wal verify
@@ -115,7 +116,7 @@ def dump(call: Call, topic: str, partition: int, start: int | None, limit: int) 
 @click.option(
     "--accept-unknown",
     is_flag=True,
-    help="Give up the newest segment although nobody knows which offsets it held.",
+    help="Give up the oldest or newest segment although nobody knows which offsets it held.",
 )
 @click.option("--durable", is_flag=True, help="Write the file `durable` again.")
 @click.option("--identity", is_flag=True, help="Write the file `log.json` again.")
@@ -278,6 +279,7 @@ def _verification(found: Survey) -> dict[str, object]:
                 "end": damage.end,
                 "reason": damage.reason,
                 "lost": [_lost(found, lost) for lost in damage.lost],
+                "is_loss_known": damage.is_loss_known,
             }
             for damage in found.damages
         ],
@@ -304,19 +306,22 @@ def _print_damages(found: Survey) -> None:
     print_table(
         ("FILE", "BYTE", "REASON", "LOST"),
         [
-            (
-                damage.path.name,
-                damage.begin,
-                damage.reason,
-                ", ".join(f"{found.name(one.stream)}:{one.first}..{one.end}" for one in damage.lost)
-                or "no rows",
-            )
+            (damage.path.name, damage.begin, damage.reason, _lost_text(found, damage))
             for damage in found.damages
         ],
     )
     flags = [f"--accept-loss {found.name(o.stream)}:{o.first}..{o.end}" for o in found.lost]
+    if not all(damage.is_loss_known for damage in found.damages):
+        flags.append("--accept-unknown")
     say(f"{len(found.damages)} places are damaged")
     say(f"hint: bring the files back from a copy, or `calve wal repair {' '.join(flags)}`")
+
+
+def _lost_text(found: Survey, damage: Damage) -> str:
+    named = [f"{found.name(one.stream)}:{one.first}..{one.end}" for one in damage.lost]
+    if not damage.is_loss_known:
+        named.append("what else is not known")
+    return ", ".join(named) or "no rows"
 
 
 def _print_report(call: Call, report: RepairReport, *, dry_run: bool) -> None:

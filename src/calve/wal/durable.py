@@ -90,8 +90,8 @@ class DurableFile:
 
     @classmethod
     def open(cls, files: Files, path: Path) -> DurableFile:
-        newest = read_durable(files, path)
-        return cls(files.open(path), files.read(path), newest)
+        newest, content = read_durable(files, path), files.read(path)
+        return cls(files.open(path), content, newest)
 
     def publish(self, end: DurableEnd) -> None:
         """Tell other processes. `end.generation` is set here."""

@@ -17,12 +17,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Sequence
     from pathlib import Path
 
 IOVECS_MAX: Final = 1024  # IOV_MAX of Linux and macOS
 
 _FS_IOC_GETVERSION: Final = 0x80087601
+_READ_BYTES_MAX: Final = 1 << 26
 
 Bytes: TypeAlias = bytes | memoryview
 
@@ -68,6 +70,10 @@ class Files(Protocol):
         """A small file, whole."""
         ...
 
+    def read_start(self, path: Path, length: int | None = None) -> bytes:
+        """The first bytes of a file, copied: it may be cut short meanwhile. None: all there are."""
+        ...
+
     def map(self, path: Path) -> memoryview:
         """The file's bytes, read-only and uncopied; alive as long as a view of them is."""
         ...
@@ -96,6 +102,10 @@ class Files(Protocol):
 
     def lock(self, path: Path) -> FileLock | None:
         """Take the lock on a file that exists, or return None when somebody lives who has it."""
+        ...
+
+    def is_locked(self, path: Path) -> bool:
+        """Whether somebody has the lock. Asks without taking it, so that nobody is refused."""
         ...
 
     def place(self, path: Path) -> str:
@@ -168,6 +178,10 @@ class OsFiles:
     def read(self, path: Path) -> bytes:
         return path.read_bytes()
 
+    def read_start(self, path: Path, length: int | None = None) -> bytes:
+        with path.open("rb", buffering=0) as file:
+            return _read_up_to(file, os.fstat(file.fileno()).st_size if length is None else length)
+
     def map(self, path: Path) -> memoryview:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -210,6 +224,13 @@ class OsFiles:
     def lock(self, path: Path) -> FileLock | None:
         return _OsLock.take(path)
 
+    def is_locked(self, path: Path) -> bool:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            return _has_record_lock(descriptor)
+        finally:
+            os.close(descriptor)
+
     def place(self, path: Path) -> str:
         status = path.stat()
         # The inode's number alone is soon given to another file; its generation is not. The
@@ -230,6 +251,14 @@ def _map(descriptor: int) -> memoryview:
     return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
 
 
+def _read_up_to(file: io.FileIO, length: int) -> bytes:
+    parts: list[bytes] = []
+    while length > 0 and (part := file.read(min(length, _READ_BYTES_MAX))):
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
 def _generation(path: Path) -> int:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -239,6 +268,35 @@ def _generation(path: Path) -> int:
         return 0  # not every file system keeps one; then the inode's number must do
     finally:
         os.close(descriptor)
+
+
+# A flock cannot be asked for without being taken for a moment, which would refuse a writer that
+# starts just then. So its owner also holds a lock on the file's first byte, which can.
+_RECORD: Final = struct.Struct("hhqqi4x")  # Linux's struct flock: type, whence, start, length, pid
+
+
+def _take_record_lock(descriptor: int) -> None:
+    if sys.platform == "linux":
+        wanted = _RECORD.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+
+
+def _has_record_lock(descriptor: int) -> bool:
+    if sys.platform == "linux":
+        wanted = _RECORD.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
+        found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, wanted)
+        return bool(_RECORD.unpack(found)[0] != fcntl.F_UNLCK)
+    else:  # noqa: RET505  so that types are checked for one system at a time
+        return _is_flocked(descriptor)
+
+
+def _is_flocked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
 
 
 class _OsLock:
@@ -261,6 +319,8 @@ class _OsLock:
         except BaseException:
             os.close(descriptor)
             raise
+        with suppress(OSError):  # only `is_locked` goes by it
+            _take_record_lock(descriptor)
         return cls(descriptor)
 
     def release(self) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"CLVF"
 VERSION: Final = 1
+LONG_VERSION: Final = 2  # of a hole over more offsets than 32 bits count
 ALIGNMENT: Final = 64
 HEADER_BYTES: Final = 128
 PAYLOAD_BYTES_MAX: Final = 1 << 30
@@ -25,7 +26,7 @@ COPIES: Final = 2  # of what other frames depend on, so that one damaged place t
 PRODUCER_BYTES_MAX: Final = 255
 ROWS_MAX: Final = (1 << 32) - 1
 
-_FIELDS: Final = struct.Struct("<4sBBHQQQQQqQQQQQIIHH12x")
+_FIELDS: Final = struct.Struct("<4sBBHQQQQQqQQQQQIIH2xI8x")
 _SUM: Final = struct.Struct("<Q")
 _SUMMED: Final = HEADER_BYTES - _SUM.size
 _CONTENT: Final = struct.Struct("<QIQ")
@@ -63,6 +64,7 @@ class Flag:
 _LAST_OFFSET_KIND: Final = int(Kind.HOLE)
 _RESERVED_KINDS: Final = frozenset({Kind.BEGIN, Kind.COMMIT, Kind.ABORT})
 KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind) - _RESERVED_KINDS
+_KNOWN: Final = frozenset({(LONG_VERSION, int(Kind.HOLE)), *((VERSION, k) for k in KNOWN_KINDS)})
 
 
 class Header(NamedTuple):
@@ -86,11 +88,11 @@ class Header(NamedTuple):
     payload_bytes: int
     row_count: int
     producer_bytes: int
-    reserved: int
+    row_count_high: int  # times 2**32: in holes only
 
     @property
     def end_offset(self) -> int:
-        return self.first_offset + self.row_count
+        return self.first_offset + self.row_count + (self.row_count_high << 32)
 
     @property
     def frame_bytes(self) -> int:
@@ -103,6 +105,16 @@ class Header(NamedTuple):
     @property
     def takes_offsets(self) -> bool:
         return self.kind <= _LAST_OFFSET_KIND
+
+    def covering(self, first: int, end: int) -> Header:
+        """The same header of a hole, over these offsets, however many they are."""
+        high, low = divmod(end - first, 1 << 32)
+        return self._replace(
+            version=LONG_VERSION if high else VERSION,
+            first_offset=first,
+            row_count=low,
+            row_count_high=high,
+        )
 
     @property
     def content_sum(self) -> int:
@@ -183,7 +195,7 @@ def read_header(view: memoryview, position: int, salt: int) -> tuple[Header, str
         raise BadFrame(position, "the frame's header does not match its checksum")
     if (header.position, header.salt) != (position, salt):
         raise BadFrame(position, "the frame was written for another place")
-    if header.version != VERSION or header.kind not in KNOWN_KINDS:
+    if (header.version, header.kind) not in _KNOWN:
         what = f"version {header.version}, kind {header.kind}"
         raise UnknownFormat(position, f"the frame is of a format not known here: {what}")
     return header, _producer(header, name)

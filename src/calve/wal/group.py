@@ -94,10 +94,10 @@ class Group:
             header = self._header(kind, stream, payload)
             self._emit(header, None, b"", memoryview(payload))
 
-    def add_hole(self, stream: int, first: int, row_count: int) -> None:
+    def add_hole(self, stream: int, first: int, end: int) -> None:
         header = self._header(Kind.HOLE, stream, b"")
-        self._emit(header._replace(first_offset=first, row_count=row_count), None, b"", _NOTHING)
-        self.previous_stream, self.previous_end = stream, first + row_count
+        self._emit(header.covering(first, end), None, b"", _NOTHING)
+        self.previous_stream, self.previous_end = stream, end
 
     def _find_repeat(self, append: PendingAppend) -> Acknowledgement | None:
         found_stream = self._state.stream(append.stream.number)

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from calve.errors import CalveError, NotFound
+from calve.errors import CalveError, Corruption, NotFound
+from calve.wal.chain import SegmentChain
+from calve.wal.durable import read_durable
 from calve.wal.identity import read_identity
+from calve.wal.layout import segment_numbers
 from calve.wal.reader import LogReader
-from calve.wal.recovery import segment_numbers
 from calve.wal.segment import BadSegment, index_position, read_segment_header
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime
     from pathlib import Path
 
@@ -65,9 +68,7 @@ def require_log(files: Files, layout: LogLayout) -> None:
 def describe_log(files: Files, layout: LogLayout) -> LogDescription:
     require_log(files, layout)
     identity = read_identity(files, layout)
-    segments = [
-        _describe_segment(files, layout, number) for number in segment_numbers(files, layout)
-    ]
+    segments = list(_describe_segments(files, layout))
     streams, problem = _describe_streams(files, layout)
     return LogDescription(
         path=layout.root,
@@ -82,17 +83,37 @@ def describe_log(files: Files, layout: LogLayout) -> LogDescription:
     )
 
 
-def _describe_segment(files: Files, layout: LogLayout, number: int) -> SegmentDescription:
-    path = layout.segment(number)
-    view = files.map(path)
+def _describe_segments(files: Files, layout: LogLayout) -> Iterator[SegmentDescription]:
+    chain = SegmentChain(files, layout, read_identity(files, layout).log_id)
+    numbers = segment_numbers(files, layout)
+    unsettled = _first_unsettled(files, layout, numbers)
+    for number in numbers:
+        path = layout.segment(number)
+        try:
+            view = files.map(path) if number < unsettled else memoryview(files.read_start(path))
+        except FileNotFoundError:
+            continue  # retention was faster
+        yield _describe_segment(path.name, number, view, chain)
+
+
+def _first_unsettled(files: Files, layout: LogLayout, numbers: list[int]) -> int:
+    """From here on a writer may cut segments short: they are read, not mapped."""
+    try:
+        return read_durable(files, layout.durable).segment
+    except Corruption:
+        return numbers[-1]
+
+
+def _describe_segment(
+    name: str, number: int, view: memoryview, chain: SegmentChain
+) -> SegmentDescription:
     try:
         header = read_segment_header(view)
     except BadSegment as error:
-        return SegmentDescription(
-            number, path.name, len(view), is_sealed=False, problem=error.reason
-        )
+        return SegmentDescription(number, name, len(view), is_sealed=False, problem=error.reason)
     is_sealed = index_position(view, header.salt) is not None
-    return SegmentDescription(number, path.name, len(view), is_sealed=is_sealed)
+    problem = chain.why_foreign(header, number)
+    return SegmentDescription(number, name, len(view), is_sealed=is_sealed, problem=problem)
 
 
 def _describe_streams(
@@ -111,9 +132,4 @@ def _describe_streams(
 
 
 def _has_writer(files: Files, layout: LogLayout) -> bool:
-    if not files.exists(layout.lock):
-        return False
-    lock = files.lock(layout.lock)
-    if lock is not None:
-        lock.release()
-    return lock is None
+    return files.exists(layout.lock) and files.is_locked(layout.lock)

@@ -10,9 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from calve.errors import CalveError, Fenced, UnknownOutcome
-from calve.wal.frame import ROWS_MAX
 from calve.wal.group import Group
-from calve.wal.layout import segment_number
 from calve.wal.recovery import OpenedLog
 from calve.wal.retention import DiskBound, Retention, refuse_failed_write
 from calve.wal.writer import Broken, NotWritten, create_segment, next_header
@@ -49,8 +47,8 @@ class Journal:
         self._segment = opened.segment
         self._first_segment = opened.first_segment
         self._last_append_at = self._last_sync_at = clock.monotonic()
-        self._retention = Retention(files, layout)
-        self._bound = DiskBound(files, layout, options, clock, self._sealed_bytes())
+        self._retention = Retention(files, layout, opened.identity.log_id)
+        self._bound = DiskBound(files, layout, options, clock, opened.sealed_bytes)
 
     @property
     def bytes_used(self) -> int:
@@ -103,8 +101,7 @@ class Journal:
 
     def write_hole(self, stream: Stream, first: int, end: int) -> None:
         group = self.new_group(4096, is_bounded=False)
-        for begin in range(first, end, ROWS_MAX):
-            group.add_hole(stream.number, begin, min(ROWS_MAX, end - begin))
+        group.add_hole(stream.number, first, end)
         self.write(group)
         self.sync()
 
@@ -150,7 +147,9 @@ class Journal:
             self._publish(self._durable.publish)
         # Times never go back from one segment to the next, so that they can be searched.
         began_at_us = max(self._now_us(), self.state.last_time_us)
-        header = next_header(self.identity.log_id, old.header.number + 1, began_at_us)
+        header = next_header(
+            self.identity.log_id, old.header.number + 1, began_at_us, previous=old.link
+        )
         bytes_max = self._options.segment_bytes_max
         self._segment = create_segment(self._files, self._layout, header, self.state, bytes_max)
         self._bound.sealed_bytes += old.sealed_bytes
@@ -181,29 +180,27 @@ class Journal:
         found = self._retention.removable(self._first_segment, newest, self.state, older_than_us)
         try:
             removed = list(found)
+            leftover = list(self._retention.leftover(self._first_segment, self.state))
         except OSError as error:
             raise NotWritten(error) from error  # a look that failed changed nothing
         if removed:
             self._remove(removed)
+        self._unlink(leftover)
         return len(removed)
 
     def _remove(self, numbers: Sequence[int]) -> None:
         """Say on the disk that they are gone, then unlink: a crash between leaves no gap."""
         self._first_segment = numbers[-1] + 1
         self._publish(self._durable.persist)
+        self._unlink(numbers)
+
+    def _unlink(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             path = self._layout.segment(number)
-            with suppress(OSError):  # then the next opening removes it
+            with suppress(OSError):  # then it is removed some other time
                 size = self._files.size(path)
                 self._files.unlink(path)
                 self._bound.sealed_bytes -= size
-
-    def _sealed_bytes(self) -> int:
-        open_name = self._segment.path.name
-        sizes = self._files.sizes(self._layout.root).items()
-        return sum(
-            size for name, size in sizes if segment_number(name) is not None and name != open_name
-        )
 
     def _now_us(self) -> int:
         return int(self._clock.now().timestamp() * 1_000_000)

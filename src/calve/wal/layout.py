@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from calve.wal.files import Files
+
 TEMPORARY: Final = ".tmp"
 
 _SEGMENT: Final = re.compile(r"(\d{20})\.seg", re.ASCII)
@@ -60,3 +62,9 @@ def segment_number(name: str) -> int | None:
     """The number in a segment's file name, or None for another file."""
     match = _SEGMENT.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def segment_numbers(files: Files, layout: LogLayout) -> list[int]:
+    """Of the segments that are there, in order."""
+    numbers = (segment_number(name) for name in files.names(layout.root))
+    return sorted(number for number in numbers if number is not None)

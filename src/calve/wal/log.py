@@ -66,7 +66,11 @@ class Log:
         self._files = files or OsFiles()
         options = options or LogOptions()
         self._journal = _open(self._files, self._layout, options, clock or SystemClock(), expected)
-        self._leader = GroupLeader(self._journal, options, background=background)
+        try:
+            self._leader = GroupLeader(self._journal, options, background=background)
+        except BaseException:
+            self._journal.close(cleanly=False)
+            raise
 
     @property
     def log_id(self) -> UUID:

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from calve.errors import Conflict, Corruption, NotFound
+from calve.wal.chain import SegmentChain, is_spoken_of
 from calve.wal.durable import DurableEnd, read_durable
 from calve.wal.files import Files, OsFiles
 from calve.wal.frame import (
@@ -25,14 +26,15 @@ from calve.wal.frame import (
     read_frame,
     read_header,
 )
+from calve.wal.identity import read_identity
 from calve.wal.index import FrameIndex, SegmentIndex, StreamFrames
 from calve.wal.layout import LogLayout
 from calve.wal.payload import Rejected, decode_batch, decode_rejected, decode_schema
 from calve.wal.segment import (
     BadSegment,
+    SegmentHeader,
     damaged,
     read_index,
-    read_segment_header,
     read_start,
 )
 from calve.wal.state import LogState, NotDense, StartOffsets
@@ -97,12 +99,15 @@ class Entry(NamedTuple):
 class MappedSegment:
     """One segment, mapped; its parts are proven whole when they are first used."""
 
-    def __init__(self, files: Files, path: Path) -> None:
+    def __init__(
+        self, path: Path, view: memoryview, header: SegmentHeader, synced: int | None = None
+    ) -> None:
+        """`synced` is where an open segment may still change: nothing behind it is looked at."""
         self.path = path
-        self.view = files.map(path)
+        self.view = view
+        self.header = header
         try:
-            self.header = read_segment_header(self.view)
-            self._start = read_start(self.view, self.header.salt)
+            self._start = read_start(view[:synced], header.salt)
         except BadSegment as error:
             raise damaged(path, error.position, error.reason) from error
         self._schemas: dict[int, pa.Schema] = {}
@@ -180,8 +185,11 @@ class Tail:
         self._position = segment.frames_from
 
     def follow(self, files: Files, end: DurableEnd) -> None:
+        """Can be repeated when it fails: then it goes on where it stopped."""
         if end.position > len(self.segment.view):
-            self.segment = MappedSegment(files, self.segment.path)
+            path = self.segment.path
+            view = files.map(path)
+            self.segment = MappedSegment(path, view, self.segment.header, end.position)
         while self._position < end.position:
             header = self.segment.header_at(self._position)
             self._take_in(header)
@@ -205,26 +213,44 @@ class LogReader:
         self._mapped: OrderedDict[int, MappedSegment] = OrderedDict()
         if not self._files.exists(self._layout.identity):
             raise NotFound(f"{directory} holds no log")
-        self._end = read_durable(self._files, self._layout.durable)
-        self._tail = self._new_tail()
+        log_id = read_identity(self._files, self._layout).log_id
+        self._chain = SegmentChain(self._files, self._layout, log_id)
+        self._end, self._tail = self._newest_tail()
 
     def refresh(self) -> None:
         """Look how far the log is synced by now."""
         end = read_durable(self._files, self._layout.durable)
-        if end.generation != self._end.generation:
+        if end.generation == self._end.generation:
+            return
+        tail = self._tail.segment.header
+        # Both are taken over last: what failed before is done again by the next look.
+        if (tail.number, tail.salt) == (end.segment, end.salt):
+            self._tail.follow(self._files, end)
             self._end = end
-            tail = self._tail.segment.header
-            if (tail.number, tail.salt) != (end.segment, end.salt):
-                self._tail = self._new_tail()
-            else:
-                self._tail.follow(self._files, end)
+        else:
+            self._end, self._tail = self._newest_tail()
+            self._mapped.clear()  # a repair may have put another file in a segment's place
 
-    def _new_tail(self) -> Tail:
-        self._mapped.clear()  # a repair may have put another file in a segment's place
-        segment = MappedSegment(self._files, self._layout.segment(self._end.segment))
-        tail = Tail(segment)
-        if segment.header.salt == self._end.salt:
-            tail.follow(self._files, self._end)
+    def _newest_tail(self) -> tuple[DurableEnd, Tail]:
+        while True:
+            end = read_durable(self._files, self._layout.durable)
+            try:
+                return end, self._new_tail(end)
+            except FileNotFoundError as error:
+                # Gone for good, or removed by retention since the look at the durable end.
+                if read_durable(self._files, self._layout.durable).generation == end.generation:
+                    path = self._layout.segment(end.segment)
+                    raise damaged(path, 0, "the file is missing") from error
+
+    def _new_tail(self, end: DurableEnd) -> Tail:
+        path = self._layout.segment(end.segment)
+        view = self._files.map(path)
+        header = self._chain.own_header(end.segment, view)
+        if not is_spoken_of(header, end.salt):
+            raise damaged(path, 0, f"it is not the file that {self._layout.durable} speaks of")
+        tail = Tail(MappedSegment(path, view, header, end.position or None))
+        if header.salt == end.salt:
+            tail.follow(self._files, end)
         return tail
 
     @property
@@ -383,7 +409,10 @@ class LogReader:
     def _map(self, number: int) -> MappedSegment:
         path = self._layout.segment(number)
         try:
-            return MappedSegment(self._files, path)
+            view = self._files.map(path)
+            header = self._chain.own_header(number, view)
+            self._chain.require_continued(header, view)
+            return MappedSegment(path, view, header)
         except FileNotFoundError as error:
             self.refresh()
             if number < self._end.first_segment:

@@ -7,11 +7,13 @@ Conflict and changes nothing.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID, uuid4
 
 from calve.errors import Conflict, Corruption
+from calve.wal.chain import SegmentChain
 from calve.wal.durable import DurableEnd, DurableFile, read_durable
 from calve.wal.frame import UnknownFormat
 from calve.wal.identity import (
@@ -22,13 +24,14 @@ from calve.wal.identity import (
     write_identity,
 )
 from calve.wal.index import SegmentIndex
-from calve.wal.layout import TEMPORARY, LogLayout, is_own, segment_number
+from calve.wal.layout import TEMPORARY, LogLayout, is_own, segment_number, segment_numbers
 from calve.wal.scan import Walk, proof_of_damage
 from calve.wal.segment import (
     BadSegment,
     SegmentHeader,
     damaged,
     index_position,
+    read_link,
     read_segment_header,
     read_start,
 )
@@ -61,6 +64,7 @@ class OpenedLog:
     state: LogState
     segment: OpenSegment
     first_segment: int
+    sealed_bytes: int
 
 
 class Recovered(NamedTuple):
@@ -71,6 +75,7 @@ class Recovered(NamedTuple):
     end: SegmentEnd
     starts_at: int
     is_sealed: bool
+    link: int | None
 
 
 def lock_log(files: Files, layout: LogLayout) -> FileLock:
@@ -117,11 +122,6 @@ def _was_never_used(view: memoryview) -> bool:
     )
 
 
-def segment_numbers(files: Files, layout: LogLayout) -> list[int]:
-    numbers = (segment_number(name) for name in files.names(layout.root))
-    return sorted(number for number in numbers if number is not None)
-
-
 def create_log(files: Files, layout: LogLayout, options: LogOptions, now: datetime) -> None:
     """Make a new log. Its identity is written last: before that, there is no log."""
     files.make_directory(layout.root)
@@ -147,8 +147,9 @@ def _create_locked(files: Files, layout: LogLayout, options: LogOptions, now: da
     identity = LogIdentity(log_id=uuid4(), place=files.place(layout.lock), created_at=now)
     header = next_header(identity.log_id, 1, _microseconds(now))
     segment = create_segment(files, layout, header, LogState(), options.segment_bytes_max)
-    DurableFile.create(files, layout.durable, segment.durable_end(1)._replace(generation=1))
+    end = segment.durable_end(1)
     segment.close()
+    DurableFile.create(files, layout.durable, end._replace(generation=1))
     files.sync_directory(layout.root)  # the names before the one that makes it a log
     write_identity(files, layout, identity)
     files.sync_directory(layout.root)
@@ -172,59 +173,75 @@ def _open_locked(
     if expected is not None:
         require_log(layout, identity.log_id, expected)
     require_same_place(files, layout, identity)
-    durable = DurableFile.open(files, layout.durable)
-    try:
-        segment, state = _go_on(files, layout, options, identity, durable)
-    except BaseException:
-        durable.close()
-        raise
-    return OpenedLog(identity, lock, durable, state, segment, durable.end.first_segment)
+    end = read_durable(files, layout.durable)
+    found, first = _find_end(files, layout, options, identity, end)
+    _tidy(files, layout, end)
+    with ExitStack() as undo:
+        durable = DurableFile.open(files, layout.durable)
+        undo.callback(durable.close)
+        segment = _go_on(files, layout, options, found, end)
+        undo.callback(segment.close)
+        durable.persist(segment.durable_end(first))
+        sealed_bytes = _sealed_bytes(files, layout, segment)
+        undo.pop_all()
+    return OpenedLog(identity, lock, durable, found.state, segment, first, sealed_bytes)
 
 
-def _go_on(
-    files: Files,
-    layout: LogLayout,
-    options: LogOptions,
-    identity: LogIdentity,
-    durable: DurableFile,
-) -> tuple[OpenSegment, LogState]:
-    newest = _newest_segment(files, layout, identity, durable.end)
-    found = recover(files, layout, newest, durable.end, options.producers_max)
-    require_own_segment(layout.segment(newest), found.header, identity.log_id, newest)
-    _tidy(files, layout, durable.end)
-    if found.is_sealed:
-        _sync_seal(files, layout.segment(newest), found, durable.end)
-        header = next_header(identity.log_id, newest + 1, found.state.last_time_us)
-        segment = create_segment(files, layout, header, found.state, options.segment_bytes_max)
-    else:
-        segment = _reopen(files, layout.segment(newest), found, durable.end, options)
-    durable.persist(segment.durable_end(durable.end.first_segment))
-    return segment, found.state
+def _sealed_bytes(files: Files, layout: LogLayout, segment: OpenSegment) -> int:
+    sizes = files.sizes(layout.root).items()
+    return sum(
+        size
+        for name, size in sizes
+        if segment_number(name) is not None and name != segment.path.name
+    )
 
 
-def _newest_segment(files: Files, layout: LogLayout, identity: LogIdentity, end: DurableEnd) -> int:
-    """The newest segment's number, once the durable end is known to speak of this log."""
-    numbers = [n for n in segment_numbers(files, layout) if n >= end.first_segment]
-    require_all_segments(layout, numbers, end)
-    path = layout.segment(end.segment)
-    try:
-        header = read_segment_header(files.map(path))
-    except BadSegment as error:
-        raise damaged(path, error.position, error.reason) from error
-    require_own_segment(path, header, identity.log_id, end.segment)
-    return numbers[-1]
+def _find_end(
+    files: Files, layout: LogLayout, options: LogOptions, identity: LogIdentity, end: DurableEnd
+) -> tuple[Recovered, int]:
+    """The newest segment and the first one's number. Looks at everything and changes nothing."""
+    chain = SegmentChain(files, layout, identity.log_id)
+    numbers = segment_numbers(files, layout)
+    require_all_segments(layout, [n for n in numbers if n >= end.first_segment], end)
+    found = recover(files, layout, chain, numbers[-1], end, options.producers_max)
+    if found.header.number > end.segment:
+        # A crash came between its name and the durable end, which vouches for the one before.
+        _require_spoken_of(layout, chain.require_continues(found.header), end)
+    return found, chain.first_segment(numbers, end)
 
 
 def _tidy(files: Files, layout: LogLayout, end: DurableEnd) -> None:
-    """Finish what a crash interrupted. Removes files, so everything else was checked before."""
+    """Remove what a crash left half made; no segment: that only retention does.
+
+    The durable file is made anew, because after a failed sync its pages may be clean in the cache
+    and not on the disk: then one torn write would leave no slot that is near the log's end.
+    """
     for name in files.names(layout.root):
         if is_own(name) and name.endswith(TEMPORARY):
             files.unlink(layout.root / name)
-    for number in segment_numbers(files, layout):
-        if number < end.first_segment:
-            files.unlink(layout.segment(number))
+    DurableFile.create(files, layout.durable, end)
     # The last writer may have stopped because just this failed.
     files.sync_directory(layout.root)
+
+
+def _go_on(
+    files: Files, layout: LogLayout, options: LogOptions, found: Recovered, end: DurableEnd
+) -> OpenSegment:
+    if found.is_sealed:
+        return _begin_next(files, layout, options, found, end)
+    return _reopen(files, layout.segment(found.header.number), found, end, options)
+
+
+def _begin_next(
+    files: Files, layout: LogLayout, options: LogOptions, found: Recovered, durable: DurableEnd
+) -> OpenSegment:
+    """Go on behind a sealed segment, as the writer that sealed it would have."""
+    old = found.header
+    _sync_seal(files, layout.segment(old.number), found, durable)
+    header = next_header(
+        old.log_id, old.number + 1, found.state.last_time_us, previous=found.link or 0
+    )
+    return create_segment(files, layout, header, found.state, options.segment_bytes_max)
 
 
 def require_all_segments(layout: LogLayout, numbers: list[int], end: DurableEnd) -> None:
@@ -250,24 +267,19 @@ def require_all_segments(layout: LogLayout, numbers: list[int], end: DurableEnd)
         )
 
 
-def require_own_segment(path: Path, header: SegmentHeader, log_id: UUID, number: int) -> None:
-    if (header.log_id, header.number) != (log_id, number):
-        raise Conflict(
-            f"{path} is segment {header.number} of log {header.log_id}, "
-            f"not segment {number} of log {log_id}",
-            hint="bring back the file that belongs here",
-            context={"found": str(header.log_id), "expected": str(log_id)},
-        )
-
-
 def recover(
-    files: Files, layout: LogLayout, number: int, durable: DurableEnd, producers_max: int
+    files: Files,
+    layout: LogLayout,
+    chain: SegmentChain,
+    number: int,
+    durable: DurableEnd,
+    producers_max: int,
 ) -> Recovered:
     """Read a segment to its end. Raises Corruption for anything but a torn tail."""
     path = layout.segment(number)
     view = files.map(path)
+    header = chain.own_header(number, view)
     try:
-        header = read_segment_header(view)
         start = read_start(view, header.salt)
     except BadSegment as error:
         raise damaged(path, error.position, error.reason) from error
@@ -278,15 +290,24 @@ def recover(
     synced = durable.position if (number, header.salt) == (durable.segment, durable.salt) else 0
     if isinstance(walk.stop, UnknownFormat):
         raise damaged(path, walk.end, walk.stop.reason)
-    if number == durable.segment and header.salt != durable.salt and not is_sealed:
-        # Only a repair puts another file in a segment's place, and that one is sealed.
-        raise damaged(path, 0, f"it is not the file that {layout.durable} speaks of")
+    if number == durable.segment:
+        _require_spoken_of(layout, header, durable, is_sealed=is_sealed)
     if not is_sealed:
         proof = proof_of_damage(view, walk.end, header.salt, synced)
         if proof is not None:
             reason = walk.stop.reason if walk.stop else "nothing is written here"
             raise damaged(path, walk.end, f"{reason}, yet {proof}")
-    return Recovered(header, state, end, start.frames_from, is_sealed)
+    seal = read_link(view, header) if is_sealed else None
+    return Recovered(header, state, end, start.frames_from, is_sealed, seal)
+
+
+def _require_spoken_of(
+    layout: LogLayout, header: SegmentHeader, durable: DurableEnd, *, is_sealed: bool = True
+) -> None:
+    """Only a repair puts another file in a segment's place, and that one is sealed."""
+    if header.salt != durable.salt and not (is_sealed and header.replaces == durable.salt):
+        path = layout.segment(header.number)
+        raise damaged(path, 0, f"it is not the file that {layout.durable} speaks of")
 
 
 def _replay(walk: Walk, state: LogState, path: Path) -> SegmentEnd:

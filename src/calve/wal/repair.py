@@ -8,48 +8,38 @@ accepted by name. Works on a log that nobody writes; a crash leaves the old segm
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from calve.errors import Conflict, Corruption, InvalidRequest
+from calve.wal.chain import SegmentChain
+from calve.wal.draft import SegmentDraft
 from calve.wal.durable import DurableEnd, DurableFile, read_durable, write_all
-from calve.wal.frame import (
-    COPIES,
-    HEADER_BYTES,
-    ROWS_MAX,
-    Flag,
-    Header,
-    Kind,
-    checksum,
-    pack,
-    padding,
-    read_frame,
-)
+from calve.wal.frame import Kind, checksum, read_frame
 from calve.wal.identity import LogIdentity, read_identity, write_identity
-from calve.wal.index import SegmentIndex
-from calve.wal.layout import temporary
+from calve.wal.layout import segment_numbers, temporary
 from calve.wal.log import Log
 from calve.wal.options import LogOptions
-from calve.wal.recovery import lock_log, segment_numbers
+from calve.wal.recovery import lock_log
 from calve.wal.segment import (
     BadSegment,
     SegmentHeader,
-    control_header,
-    encode_seal,
-    encode_start,
     new_salt,
+    read_link,
     read_segment_header,
 )
-from calve.wal.state import LogState, NotDense
-from calve.wal.survey import LostRange, SegmentSurvey, Survey, Surveyor, merge
+from calve.wal.state import LogState
+from calve.wal.survey import LostRange, SegmentSurvey, Survey, Surveyor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
     from pathlib import Path
 
     from calve.model import TableName
-    from calve.wal.files import Bytes, Files
+    from calve.wal.files import Files
     from calve.wal.layout import LogLayout
 
 
@@ -87,12 +77,12 @@ def repair(
     is accepted; `accept_unknown` also gives up a newest segment that cannot be read at all."""
     lock = lock_log(files, layout)
     try:
-        found = Surveyor(files, layout, is_live=False).survey()
+        found = Surveyor(files, layout).survey()
         _require_known_format(found)
         _require_known_loss(found, accept_unknown=accept_unknown)
         _lose_what_comes_next(found, accepted)
         _require_accepted(found, accepted)
-        report = _plan(layout, found)
+        report = _plan(files, layout, found)
         if not dry_run:
             _Repair(files, layout, found).run()
         return report
@@ -130,15 +120,15 @@ def _require_known_format(found: Survey) -> None:
 
 
 def _require_known_loss(found: Survey, *, accept_unknown: bool) -> None:
-    """What older segments held is known from those behind them; for the newest nobody knows."""
-    newest = found.segments[-1]
-    if newest.damages and newest.state is None and not accept_unknown:
-        raise Conflict(
-            f"{newest.path} cannot be read at all, so nobody knows which offsets it held",
-            hint="bring back the file from a copy, or `calve wal repair --accept-unknown`: a "
-            "table that has committed more than is left will ask for --accept-loss",
-            context={"file": str(newest.path)},
-        )
+    """What a segment held is known from those around it; at either end there may be none."""
+    for damage in found.damages:
+        if not damage.is_loss_known and not accept_unknown:
+            raise Conflict(
+                f"{damage.path} cannot be read at all, so nobody knows which offsets it held",
+                hint="bring back the file from a copy, or `calve wal repair --accept-unknown`: a "
+                "table that has committed more than is left will ask for --accept-loss",
+                context={"file": str(damage.path)},
+            )
 
 
 def _require_accepted(found: Survey, accepted: Sequence[AcceptedLoss]) -> None:
@@ -161,15 +151,27 @@ def _is_accepted(found: Survey, lost: LostRange, accepted: Sequence[AcceptedLoss
     )
 
 
-def _plan(layout: LogLayout, found: Survey) -> RepairReport:
-    damaged = [segment for segment in found.segments if segment.damages]
-    aside = [aside_path(layout, segment) for segment in damaged if not segment.is_missing]
-    return RepairReport([segment.path for segment in damaged], aside, found.lost)
+def _plan(files: Files, layout: LogLayout, found: Survey) -> RepairReport:
+    damaged = [segment.path for segment in found.segments if segment.damages]
+    there = [segment.path for segment in found.segments if not segment.is_missing]
+    aside = [aside_path(layout, path, files.map(path)) for path in damaged if path in there]
+    return RepairReport(damaged, aside, found.lost)
 
 
-def aside_path(layout: LogLayout, segment: SegmentSurvey) -> Path:
-    salt = segment.header.salt if segment.header else 0
-    return layout.aside / f"{segment.path.name}.{salt:016x}"
+def aside_path(layout: LogLayout, path: Path, content: memoryview) -> Path:
+    """Named after what is in it: each file that a repair replaces is kept, and once."""
+    return layout.aside / f"{path.name}.{checksum(content):016x}"
+
+
+class _Before(NamedTuple):
+    """The segment before, as it is after the repair; its state is made only when it is needed."""
+
+    link: int
+    state: Callable[[], LogState]
+
+
+def _state_of(draft: SegmentDraft) -> LogState:
+    return draft.state
 
 
 class _Repair:
@@ -178,15 +180,22 @@ class _Repair:
         self._layout = layout
         self._found = found
         self._log_id = read_identity(files, layout).log_id
+        # Before anything is rewritten, and lies elsewhere then.
+        self._schemas = {s.number: self._find_schemas(s) for s in found.segments if s.damages}
 
     def run(self) -> None:
-        before: LogState | None = None
-        for segment in self._found.segments:
+        before: _Before | None = None
+        for segment, following in zip_longest(self._found.segments, self._found.segments[1:]):
             if segment.damages:
-                start = segment.state or before or self._state_from_next(segment)
-                before = self._rewrite(segment, start)
+                draft = self._draft(segment, before, following.header if following else None)
+                self._replace(segment, draft)
+                before = _Before(draft.link, partial(_state_of, draft))
             else:
-                before = self._end_state(segment)
+                before = _Before(self._link(segment), partial(self._end_state, segment))
+
+    def _link(self, segment: SegmentSurvey) -> int:
+        assert segment.header is not None
+        return read_link(self._files.map(segment.path), segment.header) or 0
 
     def _end_state(self, segment: SegmentSurvey) -> LogState:
         """What is known at the end of a segment that is whole."""
@@ -210,16 +219,43 @@ class _Repair:
             )
         return LogState.decode(memoryview(state.encode()))
 
-    def _rewrite(self, segment: SegmentSurvey, start: LogState) -> LogState:
-        view = memoryview(b"") if segment.is_missing else self._files.map(segment.path)
-        draft = _SegmentDraft(segment, start, self._log_id)
-        draft.copy_frames(view, self._schemas(segment))
-        self._keep_aside(segment, view)
+    def _draft(
+        self, segment: SegmentSurvey, before: _Before | None, following: SegmentHeader | None
+    ) -> SegmentDraft:
+        start = segment.state or self._start_state(segment, before)
+        header = self._header(segment, before, following)
+        header = header._replace(created_at_us=max(header.created_at_us, start.last_time_us))
+        draft = SegmentDraft(segment, start, header, self._found.names)
+        draft.copy_frames(self._view(segment), self._schemas[segment.number])
+        return draft
+
+    def _start_state(self, segment: SegmentSurvey, before: _Before | None) -> LogState:
+        if before is not None:
+            return before.state()
+        return LogState() if segment.number == 1 else self._state_from_next(segment)
+
+    def _header(
+        self, segment: SegmentSurvey, before: _Before | None, following: SegmentHeader | None
+    ) -> SegmentHeader:
+        """The old header, or what can be known of it, with what ties the file to its place."""
+        old = segment.header or SegmentHeader(self._log_id, segment.number, 0, 0)
+        durable = self._found.durable
+        return old._replace(
+            salt=new_salt(),
+            previous=old.previous or (before.link if before else 0),
+            answers_to=following.previous if following else 0,
+            replaces=durable.salt if segment.number == durable.segment else old.salt,
+        )
+
+    def _view(self, segment: SegmentSurvey) -> memoryview:
+        return memoryview(b"") if segment.is_missing else self._files.map(segment.path)
+
+    def _replace(self, segment: SegmentSurvey, draft: SegmentDraft) -> None:
+        self._keep_aside(segment)
         _write_file(self._files, segment.path, draft.finish())
         self._point_durable_at(draft)
-        return draft.state
 
-    def _schemas(self, segment: SegmentSurvey) -> dict[int, bytes]:
+    def _find_schemas(self, segment: SegmentSurvey) -> dict[int, bytes]:
         """Schemas that rows here need and that only other segments still hold."""
         present = {header.schema for header in segment.frames if header.kind == Kind.SCHEMA}
         wanted = {h.schema for h in segment.frames if h.takes_offsets and h.schema} - present
@@ -232,15 +268,16 @@ class _Repair:
                     found[header.schema] = bytes(frame.payload)
         return found
 
-    def _keep_aside(self, segment: SegmentSurvey, view: memoryview) -> None:
+    def _keep_aside(self, segment: SegmentSurvey) -> None:
         if segment.is_missing:
             return
+        view = self._view(segment)
         self._files.make_directory(self._layout.aside)
-        path = aside_path(self._layout, segment)
+        path = aside_path(self._layout, segment.path, view)
         if not self._files.exists(path):
             _write_file(self._files, path, bytes(view))
 
-    def _point_durable_at(self, draft: _SegmentDraft) -> None:
+    def _point_durable_at(self, draft: SegmentDraft) -> None:
         durable = DurableFile.open(self._files, self._layout.durable)
         try:
             if durable.end.segment == draft.header.number:
@@ -249,115 +286,6 @@ class _Repair:
                 )
         finally:
             durable.close()
-
-
-class _SegmentDraft:
-    """A segment written anew in memory: sealed, with the same number and another salt."""
-
-    def __init__(self, old: SegmentSurvey, start: LogState, log_id: UUID) -> None:
-        created_at_us = max(old.header.created_at_us if old.header else 0, start.last_time_us)
-        self.header = SegmentHeader(log_id, old.number, new_salt(), created_at_us)
-        self._old = old
-        self._losses = merge([lost for damage in old.damages for lost in damage.lost])
-        encoded = start.encode()
-        self.state = LogState.decode(memoryview(encoded))
-        self._parts: list[Bytes] = [encode_start(self.header, encoded)]
-        self.position = len(self._parts[0])
-        self._index = SegmentIndex()
-        self._previous = (0, 0)
-
-    def copy_frames(self, view: memoryview, schemas: dict[int, bytes]) -> None:
-        for schema, payload in schemas.items():
-            for _ in range(COPIES):
-                head = control_header(Kind.SCHEMA, payload, position=0, salt=0)
-                self._emit(head._replace(schema=schema), None, memoryview(payload))
-        known = {h.schema for h in self._old.frames if h.kind == Kind.SCHEMA} | schemas.keys()
-        known.add(0)
-        everything = sorted(
-            [*self._old.frames, *self._old.headless], key=lambda header: header.position
-        )
-        whole = set(self._old.frames)
-        for header in everything:
-            if header in whole and header.schema in known:
-                self._copy(view, header)
-            elif header.takes_offsets:
-                self._fill_gap(header)
-                self._hole_for(view, header)
-        self._fill_ends()
-
-    def _copy(self, view: memoryview, header: Header) -> None:
-        self._fill_gap(header)
-        frame = read_frame(view, header.position, header.salt)
-        self._emit(self._without_lost_rest(header), frame.producer, frame.payload)
-
-    def _without_lost_rest(self, header: Header) -> Header:
-        """An append whose other frames are lost ends here."""
-        if not header.flags & Flag.MORE:
-            return header
-        follows = header.position + header.frame_bytes
-        if any(other.position == follows for other in self._old.frames):
-            return header
-        return header._replace(flags=header.flags & ~Flag.MORE)
-
-    def _hole_for(self, view: memoryview, header: Header) -> None:
-        """A hole that still knows its producer, so that the next sequence is no gap."""
-        begin = header.position + HEADER_BYTES
-        producer = bytes(view[begin : begin + header.producer_bytes]).decode(errors="replace")
-        flags = header.flags & Flag.PRODUCED
-        hole = header._replace(
-            kind=Kind.HOLE, flags=flags, schema=0, payload_bytes=0, payload_sum=checksum(b"")
-        )
-        self._emit(hole, producer if flags else None, memoryview(b""))
-
-    def _fill_gap(self, header: Header) -> None:
-        if header.takes_offsets:
-            self._fill(header.stream, header.first_offset)
-
-    def _fill_ends(self) -> None:
-        """What was lost of a stream that no later frame of this segment speaks of."""
-        for lost in self._losses:
-            self._fill(lost.stream, lost.end)
-
-    def _fill(self, stream: int, end: int) -> None:
-        first = self.state.next_offsets.get(stream, end)
-        for begin in range(first, end, ROWS_MAX):
-            head = control_header(Kind.HOLE, b"", position=0, salt=0)
-            count = min(ROWS_MAX, end - begin)
-            hole = head._replace(
-                stream=stream,
-                first_offset=begin,
-                row_count=count,
-                ingested_at_us=self.state.last_time_us,
-            )
-            self._emit(hole, None, memoryview(b""))
-
-    def _emit(self, header: Header, producer: str | None, payload: memoryview) -> None:
-        name = b"" if producer is None else producer.encode()
-        header = header._replace(
-            position=self.position,
-            salt=self.header.salt,
-            durable=self.position,
-            previous_stream=self._previous[0],
-            previous_end=self._previous[1],
-            producer_bytes=len(name),
-        )
-        try:
-            self.state.apply(header, producer, payload)
-        except NotDense as error:
-            raise Corruption(
-                f"{self._old.path} cannot be put in order: {error}",
-                hint="bring back the file from a copy",
-                context={"file": str(self._old.path)},
-            ) from error
-        self._index.add(header)
-        self._parts += (pack(header, name), payload, padding(len(payload)))
-        self.position += header.frame_bytes
-        if header.takes_offsets:
-            self._previous = (header.stream, header.end_offset)
-
-    def finish(self) -> bytes:
-        seal = encode_seal(self._index.encode(), position=self.position, salt=self.header.salt)
-        return b"".join((*self._parts, seal))
 
 
 def _write_file(files: Files, path: Path, content: bytes) -> None:
@@ -382,15 +310,16 @@ def rewrite_durable(files: Files, layout: LogLayout) -> DurableEnd:
         numbers = segment_numbers(files, layout)
         if not numbers:
             raise Corruption(f"{layout.root} holds no segment", hint="bring back the directory")
-        header = read_segment_header(files.map(layout.segment(numbers[-1])))
+        chain = SegmentChain(files, layout, read_identity(files, layout).log_id)
+        header = chain.own_header(numbers[-1], files.map(layout.segment(numbers[-1])))
+        if len(numbers) > 1:
+            chain.require_continues(header)
         generation = _generation(files, layout) + 1
         end = DurableEnd(generation, numbers[0], numbers[-1], header.salt, 0)
         if files.exists(temporary(layout.durable)):
             files.unlink(temporary(layout.durable))
         DurableFile.create(files, layout.durable, end)
         files.sync_directory(layout.root)
-    except BadSegment as error:
-        raise Corruption(f"the newest segment is damaged: {error.reason}") from error
     finally:
         lock.release()
     return end

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from calve.errors import Unavailable
+from calve.errors import CalveError, Unavailable
+from calve.wal.chain import SegmentChain
 from calve.wal.frame import BadFrame
-from calve.wal.segment import BadSegment, damaged, read_index, read_segment_header
+from calve.wal.layout import segment_numbers
+from calve.wal.segment import BadSegment, damaged, read_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from calve.clock import Clock
     from calve.wal.files import Files
@@ -39,8 +40,8 @@ class SegmentSummary:
     last_time_us: int
 
 
-def summarize(files: Files, layout: LogLayout, number: int) -> SegmentSummary:
-    index = open_index(files, layout.segment(number))
+def summarize(files: Files, layout: LogLayout, chain: SegmentChain, number: int) -> SegmentSummary:
+    index = open_index(files, layout, chain, number)
     ends: dict[int, int] = {}
     last_time_us = 0
     for stream in index.streams():
@@ -51,10 +52,13 @@ def summarize(files: Files, layout: LogLayout, number: int) -> SegmentSummary:
     return SegmentSummary(number, ends, last_time_us)
 
 
-def open_index(files: Files, path: Path) -> SealedIndex:
+def open_index(files: Files, layout: LogLayout, chain: SegmentChain, number: int) -> SealedIndex:
+    path = layout.segment(number)
     view = files.map(path)
+    header = chain.own_header(number, view)
+    chain.require_continued(header, view)
     try:
-        return read_index(view, read_segment_header(view).salt)
+        return read_index(view, header.salt)
     except (BadFrame, BadSegment) as error:
         raise damaged(path, error.position, error.reason) from error
 
@@ -62,9 +66,10 @@ def open_index(files: Files, path: Path) -> SealedIndex:
 class Retention:
     """Remembers what was committed, and finds the segments that are done with."""
 
-    def __init__(self, files: Files, layout: LogLayout) -> None:
+    def __init__(self, files: Files, layout: LogLayout, log_id: UUID) -> None:
         self._files = files
         self._layout = layout
+        self._chain = SegmentChain(files, layout, log_id)
         self._committed: dict[UUID, int] = {}
         self._oldest: SegmentSummary | None = None
 
@@ -85,9 +90,22 @@ class Retention:
                 return
             yield number
 
+    def leftover(self, first: int, state: LogState) -> Iterator[int]:
+        """Segments before the log's first, which were to go already, and may: also here only
+        what is committed for certain."""
+        for number in segment_numbers(self._files, self._layout):
+            if number < first and self._is_done_with(number, state):
+                yield number
+
+    def _is_done_with(self, number: int, state: LogState) -> bool:
+        try:
+            return self._is_committed(self._summary(number), state)
+        except CalveError:
+            return False  # not whole, or not ours: for somebody to look at
+
     def _summary(self, number: int) -> SegmentSummary:
         if self._oldest is None or self._oldest.number != number:
-            self._oldest = summarize(self._files, self._layout, number)
+            self._oldest = summarize(self._files, self._layout, self._chain, number)
         return self._oldest
 
     def _is_committed(self, summary: SegmentSummary, state: LogState) -> bool:

@@ -25,6 +25,7 @@ from calve.wal.frame import (
     pack,
     padding,
     read_frame,
+    read_header,
 )
 from calve.wal.index import SealedIndex
 
@@ -36,9 +37,10 @@ TRAILER_MAGIC: Final = b"CALVEEND"
 HEADER_BYTES: Final = 128
 TRAILER_BYTES: Final = 64
 
-_HEADER: Final = struct.Struct("<8sHHI16sQQq64x")
+_HEADER: Final = struct.Struct("<8sHHI16sQQqQQQ40x")
 _TRAILER: Final = struct.Struct("<8sQQ32x")
 _SUM: Final = struct.Struct("<Q")
+_LINK: Final = struct.Struct("<QQ")
 
 assert _HEADER.size + _SUM.size == HEADER_BYTES
 assert _TRAILER.size + _SUM.size == TRAILER_BYTES
@@ -49,6 +51,9 @@ class SegmentHeader(NamedTuple):
     number: int
     salt: int
     created_at_us: int
+    previous: int = 0  # the link of the segment before; 0 when there is none or it is not known
+    answers_to: int = 0  # after a repair: the link by which the next segment knows this one
+    replaces: int = 0  # after a repair: the salt of the file that was here before
 
     def pack(self) -> bytes:
         fields = _HEADER.pack(SEGMENT_MAGIC, VERSION, 0, 0, self.log_id.bytes, *self[1:])
@@ -75,14 +80,14 @@ def new_salt() -> int:
 def read_segment_header(view: memoryview) -> SegmentHeader:
     if len(view) < HEADER_BYTES:
         raise BadSegment(0, "the file ends inside the segment's header")
-    magic, version, _, _, log_id, number, salt, created = _HEADER.unpack_from(view, 0)
+    magic, version, _, _, log_id, *fields = _HEADER.unpack_from(view, 0)
     if checksum(view[: _HEADER.size]) != _SUM.unpack_from(view, _HEADER.size)[0]:
         raise BadSegment(0, "the segment's header does not match its checksum")
     if magic != SEGMENT_MAGIC:
         raise BadSegment(0, "this is not a segment of a log")
     if version != VERSION:
         raise UnknownVersion(0, f"format version {version} is not known here, only {VERSION}")
-    return SegmentHeader(UUID(bytes=log_id), number, salt, created)
+    return SegmentHeader(UUID(bytes=log_id), *fields)
 
 
 def control_header(kind: Kind, payload: Bytes, *, position: int, salt: int) -> Header:
@@ -141,6 +146,25 @@ def _second_state(view: memoryview, salt: int, damage: BadFrame) -> SegmentStart
 def _require_state(frame: Frame) -> None:
     if frame.header.kind != Kind.STATE:
         raise BadSegment(frame.header.position, "the segment does not begin with a state")
+
+
+def link(salt: int, index_sum: int) -> int:
+    """What the next segment's header keeps of this one: its salt alone would not tell apart two
+    files that a copied log and its original continued differently."""
+    return checksum(_LINK.pack(salt, index_sum)) or 1
+
+
+def read_link(view: memoryview, header: SegmentHeader) -> int | None:
+    """The link of a sealed segment; None when it is open, or its seal unreadable."""
+    if header.answers_to:
+        return header.answers_to
+    position = index_position(view, header.salt)
+    if position is None:
+        return None
+    try:
+        return link(header.salt, read_header(view, position, header.salt)[0].payload_sum)
+    except BadFrame:
+        return None
 
 
 def encode_seal(index: bytes, *, position: int, salt: int) -> bytes:

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import UUID
 
+from calve.wal.chain import SegmentChain, find_header
 from calve.wal.durable import DurableEnd, read_durable
 from calve.wal.frame import (
     COPIES,
     BadFrame,
+    Flag,
     Frame,
     Header,
     Kind,
     UnknownFormat,
-    candidates,
     is_blank,
     read_frame,
-    salt_at,
 )
+from calve.wal.identity import read_identity
+from calve.wal.layout import segment_numbers
+from calve.wal.moment import look
 from calve.wal.scan import later_headers
 from calve.wal.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from calve.wal.segment import (
@@ -62,6 +64,7 @@ class Damage:
     end: int
     reason: str
     lost: list[LostRange] = field(default_factory=list)
+    is_loss_known: bool = True  # whether `lost` is all of it
 
 
 @dataclass(slots=True)
@@ -117,54 +120,84 @@ def merge(ranges: list[LostRange]) -> list[LostRange]:
 class Surveyor:
     """Walks over a log's segments, oldest first, and keeps count of every stream."""
 
-    def __init__(self, files: Files, layout: LogLayout, *, is_live: bool) -> None:
+    def __init__(self, files: Files, layout: LogLayout) -> None:
         self._files = files
         self._layout = layout
-        self._is_live = is_live
-        self._expected: dict[int, int] = {}
+        self._chain = SegmentChain(files, layout, read_identity(files, layout).log_id)
+        self._moment = look(files, layout)
         self._names: dict[int, Stream] = {}
+        self._unnamed: set[int] = set()  # streams met before anything said where they begin
+        self._begin()
+
+    def _begin(self) -> None:
+        self._expected: dict[int, int] = {}
+        self._closed: set[int] = set()
         self._last_damaged: SegmentSurvey | None = None
+        # Before a log's very first segment there was nothing; before another, nobody knows what.
+        self._knows_before = self._moment.durable.first_segment == 1
 
     def survey(self) -> Survey:
-        durable = read_durable(self._files, self._layout.durable)
-        segments = [self._segment(number, durable) for number in self._numbers(durable)]
-        kept = [segment for segment in segments if segment is not None]
+        durable = self._moment.durable
+        numbers = self._numbers()
+        views = ((number, self._view(number)) for number in reversed(numbers))
+        misplaced = self._chain.misplaced(views, durable)
+        kept = self._walk(numbers, misplaced)
+        if self._unnamed & self._names.keys():
+            self._begin()  # a later segment knew the name: now its losses can be told
+            kept = self._walk(numbers, misplaced)
+        if kept and kept[-1].damages and kept[-1].state is None:
+            kept[-1].damages[-1].is_loss_known = False  # nothing comes behind it to tell
         self._compare_with_durable(kept, durable)
         return Survey(durable, kept, self._names, self._expected)
 
-    def _numbers(self, durable: DurableEnd) -> range:
-        newest = durable.segment
-        while self._files.exists(self._layout.segment(newest + 1)) and not self._is_live:
-            newest += 1
-        return range(durable.first_segment, newest + 1)
+    def _walk(self, numbers: range, misplaced: dict[int, str]) -> list[SegmentSurvey]:
+        segments = [self._segment(number, misplaced.get(number)) for number in numbers]
+        return [segment for segment in segments if segment is not None]
 
-    def _segment(self, number: int, durable: DurableEnd) -> SegmentSurvey | None:
-        path = self._layout.segment(number)
-        found = SegmentSurvey(number, path)
+    def _numbers(self) -> range:
+        there = segment_numbers(self._files, self._layout)
+        first = self._chain.first_segment(there, self._moment.durable)
+        return range(first, self._moment.newest + 1)
+
+    def _view(self, number: int) -> memoryview | None:
+        if number >= self._moment.durable.segment:
+            return self._moment.views.get(number)
         try:
-            view = self._files.map(path)
+            return self._files.map(self._layout.segment(number))
         except FileNotFoundError:
+            return None
+
+    def _segment(self, number: int, misplaced: str | None) -> SegmentSurvey | None:
+        found = SegmentSurvey(number, self._layout.segment(number))
+        view = self._view(number)
+        if view is None:
             if read_durable(self._files, self._layout.durable).first_segment > number:
                 return None  # retention was faster
             found.is_missing = True
-            found.damages.append(Damage(path, 0, 0, "the file is missing"))
+            found.damages.append(Damage(found.path, 0, 0, "the file is missing"))
+        else:
+            found.bytes = len(view)
+            self._read(view, found, misplaced)
+        if found.damages:
             self._last_damaged = found
-            return found
-        found.bytes = len(view)
-        self._read_start(view, found)
-        if found.header is not None and found.state is not None:
-            self._read_frames(view, found, durable)
-        elif found.damages:
-            self._last_damaged = found
+            found.damages[-1].is_loss_known = found.state is not None or self._knows_before
         return found
 
+    def _read(self, view: memoryview, found: SegmentSurvey, misplaced: str | None) -> None:
+        if misplaced is not None:
+            found.damages.append(Damage(found.path, 0, len(view), misplaced))
+            return
+        self._read_start(view, found)
+        if found.state is not None:
+            self._read_frames(view, found)
+
     def _read_start(self, view: memoryview, found: SegmentSurvey) -> None:
+        found.header = find_header(view, self._chain.log_id, found.number)
         try:
-            found.header = read_segment_header(view)
+            read_segment_header(view)
         except BadSegment as error:
             found.damages.append(Damage(found.path, 0, SEGMENT_HEADER_BYTES, error.reason))
             found.is_foreign = isinstance(error, UnknownVersion)
-            found.header = _header_from_frames(view, found.number)
         if found.header is None:
             return
         try:
@@ -193,49 +226,64 @@ class Surveyor:
         assert found.state is not None
         self._names |= {stream.number: stream for stream in found.state.streams}
         for number, offset in zip(starts.numbers, starts.offsets, strict=True):
-            expected = self._expected.get(number)
-            if expected is not None and expected < offset:
+            expected = self._expected.get(number, self._opened_in_damage(number, offset))
+            if expected < offset:
                 self._lose(self._last_damaged or found, LostRange(number, expected, offset))
         self._expected = dict(zip(starts.numbers, starts.offsets, strict=True))
         self._last_damaged = None
+        self._knows_before = True
 
-    def _read_frames(self, view: memoryview, found: SegmentSurvey, durable: DurableEnd) -> None:
+    def _opened_in_damage(self, stream: int, otherwise: int) -> int:
+        """Where a stream began that nothing before spoke of: in the segment that is damaged."""
+        is_known = self._last_damaged is not None and self._knows_before
+        return self._names[stream].first_offset if is_known else otherwise
+
+    def _read_frames(self, view: memoryview, found: SegmentSurvey) -> None:
         assert found.header is not None
+        durable = self._moment.durable
         salt = found.header.salt
         found.is_sealed = index_position(view, salt) is not None
-        for frame in self._frames(view, found, _must_hold(view, found, durable)):
-            self._take(found, frame)
+        for append in self._appends(view, found, _must_hold(view, found, durable)):
+            for frame in append:
+                self._take(found, frame)
         self._check_schemas(found)
         self._check_seal(view, found, is_last=found.number >= durable.segment)
-        if found.damages:
-            self._last_damaged = found
 
-    def _frames(self, view: memoryview, found: SegmentSurvey, limit: int) -> Iterator[Frame]:
-        """Whole frames; behind damage it goes on with the next whole header. Before `limit`
-        whatever is not whole is damage; behind it, it may be a torn tail."""
+    def _appends(self, view: memoryview, found: SegmentSurvey, limit: int) -> Iterator[list[Frame]]:
+        """Whole frames, an append at a time; behind damage it goes on with the next whole header.
+
+        Before `limit` whatever is not whole is damage; behind it, it may be a torn tail, and the
+        append in which it begins counts not at all. What damage left of an append counts.
+        """
         assert found.header is not None
+        append: list[Frame] = []
         position = found.ends_at
         while True:
             frame, bad = _frame_or_damage(view, position, found.header.salt)
-            if frame is not None:
-                if frame.header.kind == Kind.INDEX:
+            if frame is not None and frame.header.kind != Kind.INDEX:
+                append.append(frame)
+                position = frame.end
+                if not frame.header.flags & Flag.MORE:
+                    yield append
+                    append = []
                     found.ends_at = position
-                    return
-                yield frame
-                position = found.ends_at = frame.end
                 continue
             following = _next_whole(view, position, found.header.salt)
-            if not self._is_damage(position, following, limit):
-                found.torn_bytes = 0 if bad is None else len(view) - position
+            if frame is None and not _is_damage(position, following, limit):
+                if found.number < self._moment.durable.segment:
+                    yield append  # it was sealed once, and all of it synced
+                    return
+                begin = append[0].header.position if append else position
+                found.torn_bytes = len(view) - begin if append or bad else 0
+                return
+            yield append
+            append = []
+            found.ends_at = position
+            if frame is not None:
                 return
             position = self._damaged(found, position, bad, following, limit)
             if position >= limit and following is None:
                 return
-
-    def _is_damage(self, position: int, following: Header | None, limit: int) -> bool:
-        if position < limit:
-            return True
-        return following is not None and not self._is_live and following.durable > position
 
     def _damaged(
         self,
@@ -269,6 +317,7 @@ class Surveyor:
             self._expected.setdefault(stream.number, stream.first_offset)
         elif header.kind == Kind.STREAM_CLOSED:
             self._expected.pop(header.stream, None)
+            self._closed.add(header.stream)
 
     def _expect(self, found: SegmentSurvey, header: Header, *, is_whole: bool = False) -> None:
         self._lose_up_to(found, header.stream, header.first_offset)
@@ -277,7 +326,11 @@ class Surveyor:
         self._expected[header.stream] = header.end_offset
 
     def _lose_up_to(self, found: SegmentSurvey, stream: int, end: int) -> None:
+        if stream in self._closed:
+            return  # its rows wait for nobody
         named = self._names.get(stream)
+        if named is None:
+            self._unnamed.add(stream)
         expected = self._expected.get(stream, named.first_offset if named else end)
         if expected < end:
             self._lose(found, LostRange(stream, expected, end))
@@ -313,20 +366,17 @@ class Surveyor:
     def _compare_with_durable(self, segments: list[SegmentSurvey], durable: DurableEnd) -> None:
         """The last frame that was published, if nothing else speaks of it any more."""
         last = segments[-1] if segments else None
-        if last is None or last.header is None or last.header.salt != durable.salt:
+        if last is None or last.number != durable.segment:
             return
+        if last.header is not None and last.header.salt != durable.salt:
+            return  # repaired, and the durable end does not know it yet
         if durable.last_end and durable.last_stream in self._expected:
             self._lose_up_to(last, durable.last_stream, durable.last_end)
 
 
 def survey(files: Files, layout: LogLayout) -> Survey:
     """Look at a log, whether or not somebody writes it at the moment."""
-    lock = files.lock(layout.lock) if files.exists(layout.lock) else None
-    try:
-        return Surveyor(files, layout, is_live=lock is None).survey()
-    finally:
-        if lock is not None:
-            lock.release()
+    return Surveyor(files, layout).survey()
 
 
 def _must_hold(view: memoryview, found: SegmentSurvey, durable: DurableEnd) -> int:
@@ -355,13 +405,7 @@ def _next_whole(view: memoryview, position: int, salt: int) -> Header | None:
     return next(later_headers(view, position + 1, salt), None)
 
 
-def _header_from_frames(view: memoryview, number: int) -> SegmentHeader | None:
-    """A damaged header made up again from the first whole frame, which knows the salt."""
-    for position in candidates(view, SEGMENT_HEADER_BYTES):
-        salt = salt_at(view, position)
-        try:
-            read_frame(view, position, salt)
-        except BadFrame:
-            continue
-        return SegmentHeader(UUID(int=0), number, salt, 0)
-    return None
+def _is_damage(position: int, following: Header | None, limit: int) -> bool:
+    if position < limit:
+        return True
+    return following is not None and following.durable > position

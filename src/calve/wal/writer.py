@@ -15,10 +15,11 @@ from uuid import UUID
 
 from calve.wal.durable import DurableEnd, write_all
 from calve.wal.files import IOVECS_MAX
+from calve.wal.frame import checksum
 from calve.wal.group import Group, Place
 from calve.wal.index import SegmentIndex
 from calve.wal.layout import temporary
-from calve.wal.segment import SegmentHeader, encode_seal, encode_start, new_salt
+from calve.wal.segment import SegmentHeader, encode_seal, encode_start, link, new_salt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +68,7 @@ class OpenSegment:
         self.starts_at = end.position
         self.is_sealed = False
         self.sealed_bytes = 0
+        self.link = 0  # once it is sealed
 
     @property
     def is_empty(self) -> bool:
@@ -114,7 +116,8 @@ class OpenSegment:
         """Make the segment immutable and searchable. Nothing to do the second time."""
         if self.is_sealed:
             return
-        content = encode_seal(self.index.encode(), position=self.position, salt=self.header.salt)
+        index = self.index.encode()
+        content = encode_seal(index, position=self.position, salt=self.header.salt)
         self._write_or_cut([content])
         try:
             self._file.truncate(self.position + len(content))
@@ -122,6 +125,7 @@ class OpenSegment:
             raise Broken(f"{self.path} could not be sealed: {error}") from error
         self.sync()
         self.is_sealed = True
+        self.link = link(self.header.salt, checksum(index))
         self.sealed_bytes = self.position + len(content)
 
     def preallocate(self, length: int) -> None:
@@ -173,8 +177,10 @@ def _write_draft(files: Files, draft: Path, content: bytes, bytes_max: int) -> F
     return file
 
 
-def next_header(log_id: UUID, number: int, created_at_us: int) -> SegmentHeader:
-    return SegmentHeader(log_id, number, new_salt(), created_at_us)
+def next_header(
+    log_id: UUID, number: int, created_at_us: int, *, previous: int = 0
+) -> SegmentHeader:
+    return SegmentHeader(log_id, number, new_salt(), created_at_us, previous)
 
 
 def preallocate(file: File, length: int) -> None:
