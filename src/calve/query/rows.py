@@ -46,18 +46,24 @@ class Rows:
         self,
         open_stream: Callable[[], pa.RecordBatchReader],
         *,
-        shown: Shown | None = None,
+        schema: pa.Schema | None = None,
+        collect: Callable[[], pa.Table] | None = None,
         count: Callable[[], int] | None = None,
+        shown: Shown | None = None,
     ) -> None:
-        """Open the stream at once, so that what is wrong with a query shows here."""
+        """Rows whose schema is not known are opened at once, and tell here what is wrong.
+
+        `collect` gives all rows faster than the stream does, `count` their number alone.
+        """
         self._open = open_stream
+        self._collect = collect
         self._count = count
         self._shown = shown or Shown()
         self._lock = threading.RLock()
         self._table: pa.Table | None = None
         self._length: int | None = None
-        self._stream: pa.RecordBatchReader | None = open_stream()
-        self.schema: pa.Schema = self._stream.schema
+        self._stream: pa.RecordBatchReader | None = None if schema else open_stream()
+        self.schema: pa.Schema = schema or (self._stream and self._stream.schema)
 
     @property
     def snapshot_id(self) -> int | None:
@@ -88,6 +94,8 @@ class Rows:
     def to_arrow(self) -> pa.Table:
         """All rows, which are then kept."""
         with self._lock:
+            if self._table is None and self._collect is not None:
+                self._table = self._collect()
             if self._table is None:
                 self._table = pa.Table.from_batches(self._take(), self.schema)
             return self._table

@@ -16,7 +16,7 @@ from calve.condition import Condition, parse_condition
 from calve.errors import InvalidRequest, MissingPart
 from calve.query.engine import IDLE, NO_LIMITS, Limits, connect_confined, literal, quoted
 from calve.query.rows import Rows, Shown
-from calve.query.stream import Budget, bounded
+from calve.query.stream import Budget, bounded, conform_table
 from calve.tables.arrow_scan import arrow_batches
 from calve.tables.condition_columns import condition_columns
 from calve.tables.engine_choice import Choice, Engine, choose_engine
@@ -87,7 +87,16 @@ class Scan:
         def count() -> int:
             return self._count(limits, spark)
 
-        return Rows(stream, shown=shown, count=count)
+        def collect() -> pa.Table:
+            return self._collected(schema, limits)
+
+        is_whole = self._is_duckdbs() and limits.rows_max is None
+        return Rows(
+            stream, schema=schema, collect=collect if is_whole else None, count=count, shown=shown
+        )
+
+    def _is_duckdbs(self) -> bool:
+        return self.view.snapshot is not None and self.choice.engine is Engine.DUCKDB
 
     def duckdb_sql(self, selected: str) -> str:
         """The scan in DuckDB's words."""
@@ -105,12 +114,22 @@ class Scan:
     ) -> pa.RecordBatchReader:
         if self.view.snapshot is None:
             return pa.RecordBatchReader.from_batches(schema, iter(()))
-        if self.choice.engine is Engine.DUCKDB:
+        if self._is_duckdbs():
             return self._by_duckdb(schema, budget, limits)
         if self.choice.engine is Engine.SPARK:
             require_spark(self.choice, spark)
         batches = _limited(self._chosen(limits, spark), self.limit)
         return bounded(batches, schema, budget)
+
+    def _collected(self, schema: pa.Schema, limits: Limits) -> pa.Table:
+        """All rows at once, which DuckDB makes on several cores, unlike a stream."""
+        assert self.choice.access is not None
+        used = IDLE.take([self.choice.access], paths=self.choice.elsewhere, limits=limits)
+        query = self.duckdb_sql(", ".join(map(quoted, self.columns)))
+        with Budget(limits, what=_WHAT).working(used.connection):
+            found = used.connection.execute(query).to_arrow_table()
+        used.release()
+        return conform_table(found, schema)
 
     def _by_duckdb(self, schema: pa.Schema, budget: Budget, limits: Limits) -> pa.RecordBatchReader:
         assert self.choice.access is not None

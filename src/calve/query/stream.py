@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -104,8 +105,16 @@ def _conformed(
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch's columns, by place, in the types of the schema."""
-    columns = [
+    return pa.RecordBatch.from_arrays(_typed(batch.columns, schema), schema=schema)
+
+
+def conform_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The same for a whole table."""
+    return pa.Table.from_arrays(_typed(table.columns, schema), schema=schema)
+
+
+def _typed(columns: Iterable[Any], schema: pa.Schema) -> list[Any]:
+    return [
         column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
+        for column, field in zip(columns, schema, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
