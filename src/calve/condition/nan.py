@@ -1,4 +1,4 @@
-"""Keeps NaN in sight of engines, which skip files and rows by bounds that leave it out."""
+"""Keeps NaN and null in sight of engines, which skip files and rows that may hold them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ _FLOATING: Final = frozenset({"FLOAT", "DOUBLE"})
 
 
 def guarded_text(tree: exp.Expr, columns: Sequence[Column]) -> str:
-    """The text for DuckDB, with each floating value as a CASE that changes nothing."""
-    return duckdb_text(guarded(tree, columns))
+    """The text for DuckDB, in which NaN and null cannot be overlooked."""
+    holder = exp.Paren(this=guarded(tree, columns))
+    for compared in list(holder.find_all(exp.NullSafeEQ, exp.NullSafeNEQ)):
+        compared.replace(_spelled_out(compared))
+    return duckdb_text(holder.this)
 
 
 def guarded(tree: exp.Expr, columns: Sequence[Column]) -> exp.Expr:
@@ -36,3 +39,19 @@ def _guarded(node: exp.Expr, kind: str) -> exp.Expr:
     nan = exp.cast(exp.Literal.string("nan"), kind, dialect="duckdb")
     is_nan = exp.Anonymous(this="isnan", expressions=[node.copy()])
     return exp.Case(ifs=[exp.If(this=is_nan, true=nan)], default=node)
+
+
+def _spelled_out(compared: exp.Binary) -> exp.Expr:
+    """A comparison to which null is a value, in words from which DuckDB makes no filter of its own.
+
+    Beside another comparison of the same column, its own loses the rows where that is null.
+    """
+    kind = exp.EQ if isinstance(compared, exp.NullSafeEQ) else exp.NEQ
+    left, right = (exp.paren(side.copy()) for side in (compared.left, compared.right))
+    nulls = [
+        exp.Paren(this=exp.Is(this=each.copy(), expression=exp.Null())) for each in (left, right)
+    ]
+    return exp.Coalesce(
+        this=kind(this=left, expression=right),
+        expressions=[kind(this=nulls[0], expression=nulls[1])],
+    )
