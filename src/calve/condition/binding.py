@@ -81,7 +81,8 @@ def require_type(sql: str, cast_sql: str, columns: Sequence[Column]) -> str:
     rows = _from(columns)
     try:
         kind = _types(f"SELECT {sql} {rows}")[0]
-        _cursor().execute(f"SELECT {cast_sql} {rows}").fetchall()
+        # As Arrow: Python's values of a time with a zone need another library.
+        _cursor().execute(f"SELECT {cast_sql} {rows}").to_arrow_table()
     except duckdb.Error as error:
         raise InvalidRequest(
             f"the expression does not fit the table: {_first_line(error)}",
