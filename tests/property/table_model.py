@@ -430,7 +430,7 @@ def literal(value: Any, kind: str) -> str:
         case "timestamptz":
             return f"CAST('{value.astimezone(UTC).replace(tzinfo=None)}+00' AS TIMESTAMPTZ)"
         case "string":
-            return "'" + value.replace("'", "''") + "'"
+            return "'" + str(value).replace("'", "''") + "'"
     return f"CAST('{value}' AS {kind})"
 
 

@@ -79,7 +79,7 @@ TRANSFORMS: dict[str, list[str]] = {
     "string": ["identity", "bucket[3]", "truncate[1]"],
     "uuid": ["bucket[3]"],
     "binary": ["identity", "bucket[3]"],
-    "fixed[4]": ["identity", "bucket[3]"],
+    "fixed[4]": ["bucket[3]"],
 }
 OPERATORS = ["=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DISTINCT FROM"]
 
@@ -164,9 +164,9 @@ def references(columns: Columns) -> list[Ref]:
 @st.composite
 def conditions(draw: st.DrawFn, columns: Columns, depth: int = 2) -> Condition:
     if depth and draw(st.integers(0, 2)) == 0:
-        combined = draw(st.sampled_from([Both, Either]))
         below = conditions(columns, depth - 1)
-        return combined(draw(below), draw(below))
+        left, right = draw(below), draw(below)
+        return Both(left, right) if draw(st.booleans()) else Either(left, right)
     if depth and draw(st.integers(0, 3)) == 0:
         return Not(draw(conditions(columns, depth - 1)))
     ref = draw(st.sampled_from(references(columns)))
