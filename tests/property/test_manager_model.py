@@ -74,7 +74,7 @@ def run(machine: Callable[[], TableMachine], *, lives: int, steps: int) -> None:
 
 
 def test_a_table_is_what_its_model_is(manager: IcebergManager) -> None:
-    run(partial(TableMachine, manager), lives=20, steps=25)
+    run(partial(TableMachine, manager), lives=14, steps=22)
 
 
 def test_spark_sees_what_the_model_is(spark_machine: Callable[[], SparkMachine]) -> None:
