@@ -193,6 +193,34 @@ def test_branches_tags_and_the_way_back(shell: Shell) -> None:
     assert gone["snapshot_ids"] == [snapshots[0]["id"]]
 
 
+def test_a_branch_can_be_published_after_old_snapshots_were_forgotten(shell: Shell) -> None:
+    shell("calve table create users --from-data users.csv")
+    shell("calve table insert users --data users.csv")
+    shell("calve branch create users audit")
+    for _ in range(2):
+        shell("calve table insert users --data users.csv --branch audit")
+    shell("calve table expire-snapshots users --days 0")
+    shell("calve branch publish users audit")
+    assert len(shell("calve table query users --json").json()) == 9
+    gone = shell("calve table expire-snapshots users --days 0 --json").json()
+    assert len(gone["snapshot_ids"]) == 2
+
+
+def test_a_branch_has_the_columns_of_the_table(shell: Shell) -> None:
+    shell("calve table create users --from-data users.csv")
+    shell("calve table insert users --data users.csv")
+    shell("calve branch create users audit")
+    shell("calve table rename-column users name full_name")
+    shell("calve table add-column users email string")
+    asked = "calve table query users --branch audit --where \"full_name = 'Ada'\" --json"
+    ada = {"id": 1, "full_name": "Ada", "age": 36, "email": None}
+    assert shell(asked).json() == [ada]
+    in_sql = "calve sql \"select * from users AT (BRANCH => 'audit') where id = 1\" --json"
+    assert shell(in_sql).json() == [ada]
+    shell("calve table delete users --branch audit --where \"full_name = 'Ada'\"")
+    assert shell(asked).json() == []
+
+
 def test_columns_and_partitions_change(shell: Shell) -> None:
     shell("calve table create users --schema schema.json --partition-by age")
     shell("calve table alter-column users age --type long --doc 'in years'")

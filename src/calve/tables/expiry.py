@@ -10,12 +10,15 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Final
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import RemoveSnapshotsUpdate, _apply_table_update
 
 from calve.tables.snapshots import as_utc
@@ -66,13 +69,29 @@ def expire_snapshots(table: Table, older_than: datetime, *, dry_run: bool = Fals
 
 
 def expired_ids(metadata: TableMetadata, before_ms: int) -> set[int]:
-    """The old snapshots that no branch and no tag leads to; a branch leads to its newest only."""
-    protected = {ref.snapshot_id for ref in metadata.refs.values()}
+    """The old snapshots that no branch and no tag leads to.
+
+    A branch leads to its newest snapshot, and to those since it left main: without them nobody
+    could tell any more that it can be published.
+    """
+    protected = {ref.snapshot_id for ref in metadata.refs.values()} | _unpublished(metadata)
     return {
         each.snapshot_id
         for each in metadata.snapshots
         if each.timestamp_ms < before_ms and each.snapshot_id not in protected
     }
+
+
+def _unpublished(metadata: TableMetadata) -> set[int]:
+    main = metadata.current_snapshot()
+    published = {each.snapshot_id for each in ancestors_of(main, metadata)} if main else set()
+    found: set[int] = set()
+    for ref in metadata.refs.values():
+        if ref.snapshot_ref_type is SnapshotRefType.BRANCH:
+            head = metadata.snapshot_by_id(ref.snapshot_id)
+            line = (each.snapshot_id for each in ancestors_of(head, metadata)) if head else ()
+            found.update(takewhile(lambda each: each not in published, line))
+    return found
 
 
 def referred_files(io: FileIO, snapshots: Iterable[IcebergSnapshot]) -> set[str]:
