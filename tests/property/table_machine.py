@@ -346,7 +346,7 @@ class TableMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.model.snapshots) > 1)
     @rule()
     def expire(self) -> None:
-        kept = {*self.model.branches.values(), *self.model.tags.values()}
+        kept = {*self.model.tags.values(), *self.model.unpublished(), self.model.current}
         old = {
             each.id
             for each in self.manager.list_snapshots(self.name)
@@ -417,9 +417,12 @@ class TableMachine(RuleBasedStateMachine):
             for name, snapshot_id in names.items():
                 if name != "main":
                     state = self.model.snapshots[snapshot_id]
+                    columns = self.model.columns if kind == "branch" else state.columns
                     found = self.manager.query_table(self.name, **{kind: name})  # type: ignore[arg-type]
                     assert found.snapshot_id == snapshot_id
-                    self._check_rows(found, state.columns, state.rows)
+                    # DuckDB cannot show a snapshot with other columns than those of its time.
+                    is_old = columns != state.columns
+                    self._check_rows(found, columns, state.rows, is_duckdbs=not is_old)
 
     def check_times(self) -> None:
         """A time leads to what was current then, or nowhere if that has expired."""
@@ -471,12 +474,15 @@ class TableMachine(RuleBasedStateMachine):
     def table(self) -> Table:
         return self.manager._lake.catalog.load_table(self.name)
 
-    def _check_rows(self, found: Rows, columns: Columns, expected: Any) -> None:
+    def _check_rows(
+        self, found: Rows, columns: Columns, expected: Any, *, is_duckdbs: bool = True
+    ) -> None:
         table = found.to_arrow()
         types = [(column.name, arrow_type(column.type)) for column in columns]
         assert [(each.name, each.type) for each in table.schema] == types
         assert seen_rows(table.to_pylist(), columns) == expected_rows(expected, columns)
-        assert found.engine in {"duckdb", None} or self._lacks_partition_source(columns)
+        if is_duckdbs and not self._lacks_partition_source(columns):
+            assert found.engine in {"duckdb", None}
 
     def _check_scan(self, snapshot_id: int | None, columns: Columns, expected: Any) -> None:
         """PyIceberg's own answer."""

@@ -481,6 +481,16 @@ class TableModel:
             snapshot_id = self.snapshots[snapshot_id].parent
         return found
 
+    def unpublished(self) -> set[int]:
+        """The newest snapshot of each branch, and those before it that main does not have."""
+        published = set(self.ancestors(self.current))
+        return {
+            each
+            for head in self.branches.values()
+            for each in self.ancestors(head)
+            if each == head or each not in published
+        }
+
     def is_used(self, column_id: int) -> bool:
         """Whether the table is divided or sorted by a column."""
         return column_id in {*(source for source, _ in self.partitions), *self.sorted_by}
