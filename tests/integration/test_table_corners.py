@@ -199,3 +199,11 @@ def test_null_is_distinct_beside_another_comparison(
     manager.insert_data("t", [{"k": None}, {"k": None}])
     assert found(manager, condition) == [(None,), (None,)]
     assert manager.delete_data("t", condition).deleted_rows == 2
+
+
+def test_a_number_too_low_to_be_truncated_is_refused(manager: IcebergManager) -> None:
+    manager.create_table("t", {"c": "decimal(9,2)"}, partition_by=["truncate(50, c)"])
+    with pytest.raises(InvalidRequest, match="cannot be partitioned"):
+        manager.insert_data("t", [{"c": Decimal("-9999999.99")}])
+    manager.insert_data("t", [{"c": Decimal("-9999999.00")}])
+    assert len(found(manager)) == 1

@@ -102,7 +102,14 @@ class Partitioner:
 def transformed(
     values: pa.ChunkedArray, transform: Transform[Any, Any], source: IcebergType
 ) -> pa.ChunkedArray:
-    done = transform.pyarrow_transform(source)(values)
+    try:
+        done = transform.pyarrow_transform(source)(values)
+    except ValueError as error:
+        # Truncating the lowest numbers of a decimal gives one more digit than it has.
+        raise InvalidRequest(
+            f"a value cannot be partitioned by {transform}: {error}",
+            hint="partition by another expression, or leave such rows out",
+        ) from error
     return done if isinstance(done, pa.ChunkedArray) else pa.chunked_array([done])
 
 
