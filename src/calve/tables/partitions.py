@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +20,9 @@ from pyiceberg.partitioning import (
     partition_record_value,
 )
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import Transform, UnknownTransform, VoidTransform
+from pyiceberg.transforms import Transform, TruncateTransform, UnknownTransform, VoidTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import IcebergType
+from pyiceberg.types import DecimalType, IcebergType
 
 from calve.errors import InvalidRequest
 from calve.tables.transforms import cannot_write
@@ -102,15 +103,22 @@ class Partitioner:
 def transformed(
     values: pa.ChunkedArray, transform: Transform[Any, Any], source: IcebergType
 ) -> pa.ChunkedArray:
-    try:
-        done = transform.pyarrow_transform(source)(values)
-    except ValueError as error:
-        # Truncating the lowest numbers of a decimal gives one more digit than it has.
-        raise InvalidRequest(
-            f"a value cannot be partitioned by {transform}: {error}",
-            hint="partition by another expression, or leave such rows out",
-        ) from error
+    done = transform.pyarrow_transform(source)(values)
+    if isinstance(source, DecimalType) and isinstance(transform, TruncateTransform):
+        _require_digits(pc.min(done).as_py(), transform, source)
     return done if isinstance(done, pa.ChunkedArray) else pa.chunked_array([done])
+
+
+def _require_digits(
+    lowest: Decimal | None, transform: Transform[Any, Any], source: DecimalType
+) -> None:
+    """The lowest numbers of a decimal, truncated, have one digit more than it can hold."""
+    if lowest is not None and len(lowest.as_tuple().digits) > source.precision:
+        raise InvalidRequest(
+            f"a value cannot be partitioned by {transform}: {lowest} has more digits than "
+            f"{type_name(source)}",
+            hint="partition by another expression, or leave such rows out",
+        )
 
 
 def column_values(rows: pa.Table, path: list[str]) -> pa.ChunkedArray:
