@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import Transform
 from pyiceberg.types import IcebergType, NestedField
@@ -81,8 +80,11 @@ def evolve_schema(table: Table, changes: Sequence[SchemaChange], *, dry_run: boo
         transaction = table.transaction()
         with transaction.update_schema() as update:
             for change in changes:
+                if isinstance(change, DropColumn):
+                    _require_unused(change.path, table)
                 _apply(update, change, table.schema())
-        _check(transaction.table_metadata, kept=[each.name for each in table.schema().fields])
+        known = [each.name for each in table.schema().fields]
+        check_schema(transaction.table_metadata.schema(), kept=known)
         if not dry_run:
             transaction.commit_transaction()
     except (ValueError, KeyError, ValidationError) as error:
@@ -165,19 +167,21 @@ def _primitive(change: WidenColumn) -> IcebergType:
     return kind
 
 
-def _check(after: TableMetadata, *, kept: Sequence[str]) -> None:
-    schema = after.schema()
-    check_schema(schema, kept=kept)
-    used = {field.source_id: "partitioned" for field in after.spec().fields} | {
-        field.source_id: "sorted" for field in after.sort_order().fields
+def _require_unused(path: str, table: Table) -> None:
+    """What the table is partitioned or sorted by cannot be dropped, nor what that lies in."""
+    schema = table.schema()
+    used = {field.source_id: "partitioned" for field in table.spec().fields} | {
+        field.source_id: "sorted" for field in table.sort_order().fields
     }
     for source_id, how in used.items():
-        if source_id not in schema.field_ids:
+        name = schema.find_column_name(source_id)
+        if name == path or (name or "").startswith(f"{path}."):
             raise InvalidRequest(
-                f"the table is {how} by this column",
+                f"the table is {how} by {name!r}",
                 hint="`calve table alter-partition --drop` first"
                 if how == "partitioned"
                 else "a column that the table is sorted by cannot be dropped",
+                context={"column": path},
             )
 
 
