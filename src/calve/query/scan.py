@@ -74,6 +74,8 @@ class Scan:
     choice: Choice
 
     def rows(self, limits: Limits, spark: Callable[[], SparkSession] | None) -> Rows:
+        if self.choice.engine is Engine.SPARK:
+            require_spark(self.choice, spark)
         schema = result_schema(self.view.pick(self.columns).schema)
         shown = Shown(
             self.view.snapshot_id,
@@ -116,8 +118,6 @@ class Scan:
             return pa.RecordBatchReader.from_batches(schema, iter(()))
         if self._is_duckdbs():
             return self._by_duckdb(schema, budget, limits)
-        if self.choice.engine is Engine.SPARK:
-            require_spark(self.choice, spark)
         batches = _limited(self._chosen(limits, spark), self.limit)
         return bounded(batches, schema, budget)
 
