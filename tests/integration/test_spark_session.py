@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -33,6 +35,46 @@ SECRET_KEYS = (
     "private_key",
     "s3.session-token",
 )
+
+
+class Programs:
+    """Programs that start a Spark of their own, all begun at once: each waits most of its time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._running: dict[str, subprocess.Popen[str]] = {}
+
+    def directory(self, program: str) -> Path:
+        return self._directory / str(PROGRAMS.index(program))
+
+    def begin(self, program: str) -> None:
+        place = self.directory(program)
+        place.mkdir()
+        self._running[program] = subprocess.Popen(
+            [sys.executable, "-c", program, place / "lake"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=place,
+        )  # fmt: skip
+
+    def ended(self, program: str) -> subprocess.CompletedProcess[str]:
+        run = self._running[program]
+        out, err = run.communicate(timeout=240)
+        return subprocess.CompletedProcess(run.args, run.returncode, out, err)
+
+    def stop(self) -> None:
+        for run in self._running.values():
+            run.kill()
+            run.communicate()
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    programs = Programs(tmp_path_factory.mktemp("programs"))
+    try:
+        for program in PROGRAMS:
+            programs.begin(program)
+        yield programs
+    finally:
+        programs.stop()
 
 
 def test_two_lakes_share_spark_and_keep_their_catalogs(
@@ -122,12 +164,10 @@ print(Path(f"/proc/{pid}").exists(), psutil.Process().children(), signal.getsign
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux has")
 def test_after_a_failed_start_spark_works_its_page_on_loopback_its_secrets_unseen(
-    tmp_path: Path,
+    programs: Programs,
 ) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", ON_A_PAGE, tmp_path / "lake"],
-        capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path,
-    )  # fmt: skip
+    run = programs.ended(ON_A_PAGE)
+    assert run.returncode == 0, run.stderr
     assert run.stderr == ""
     said, after, host, listening, secrets, survives = run.stdout.splitlines()
     assert said.startswith("Unavailable Spark did not start: ")
@@ -137,7 +177,7 @@ def test_after_a_failed_start_spark_works_its_page_on_loopback_its_secrets_unsee
     assert listening in ("['127.0.0.1']", "['0000000000000000FFFF00000100007F']")
     assert secrets == "False canary-2"
     assert survives == "False [] True"
-    assert (tmp_path / "lake" / "_calve" / "logs" / "spark.log").exists()
+    assert (programs.directory(ON_A_PAGE) / "lake" / "_calve" / "logs" / "spark.log").exists()
 
 
 def test_the_users_values_win_and_lists_are_added_to(make_settings: MakeSettings) -> None:
@@ -220,11 +260,10 @@ own.stop()
 """
 
 
-def test_sessions_of_the_user_are_respected_before_between_and_after_ours(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", SESSIONS_OF_THE_USER, tmp_path / "lake"],
-        capture_output=True, text=True, timeout=180, check=False, cwd=tmp_path,
-    )  # fmt: skip
+def test_sessions_of_the_user_are_respected_before_between_and_after_ours(
+    programs: Programs,
+) -> None:
+    run = programs.ended(SESSIONS_OF_THE_USER)
     assert run.returncode == 0, run.stderr
     without_iceberg, beside, *between, after, still_there = run.stdout.splitlines()
     assert without_iceberg.startswith(
@@ -276,10 +315,15 @@ def await_launch(group: int) -> None:
 
 # From the launch script, through a JVM that has not told its port, to one that makes the context.
 @pytest.mark.skipif(sys.platform != "linux", reason="the process group is read as Linux tells it")
-@pytest.mark.parametrize("seconds", [0, 0.7, 2.5, 5])
-def test_an_interrupted_start_leaves_no_jvm(tmp_path: Path, seconds: float) -> None:
+def test_an_interrupted_start_leaves_no_jvm(tmp_path: Path) -> None:
+    moments = (0, 0.7, 2.5, 5)
+    with ThreadPoolExecutor(len(moments)) as pool:
+        assert len(list(pool.map(partial(interrupt, tmp_path), moments))) == len(moments)
+
+
+def interrupt(tmp_path: Path, seconds: float) -> None:
     program = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, tmp_path / "lake"],
+        [sys.executable, "-c", INTERRUPTED, tmp_path / f"lake{seconds}"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, process_group=0,
     )  # fmt: skip
     try:
@@ -334,11 +378,11 @@ print(psutil.Process().children())
 """
 
 
-def test_a_spark_that_was_stopped_or_killed_is_replaced(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", REPLACED, tmp_path],
-        capture_output=True, text=True, timeout=180, check=False, cwd=tmp_path,
-    )  # fmt: skip
+PROGRAMS = (ON_A_PAGE, SESSIONS_OF_THE_USER, REPLACED)
+
+
+def test_a_spark_that_was_stopped_or_killed_is_replaced(programs: Programs) -> None:
+    run = programs.ended(REPLACED)
     assert run.returncode == 0, run.stderr
     replaced = ["1", "1 True", "0", "1", "1"]
     assert run.stdout.splitlines() == [*replaced, "Unavailable", *replaced, "[]"]
