@@ -225,6 +225,55 @@ def check_holes(disk: SimulatedDisk, oracle: Oracle, holes: set[tuple[int, int, 
             assert found == expected + ([999] if partition == 0 else [])
 
 
+def several_appends_in_one_group() -> tuple[SimulatedDisk, Oracle]:
+    """Three appends share a sync, one follows; a power cut took back where the log was synced."""
+    disk = SimulatedDisk()
+    oracle = Oracle()
+    log = open_log(disk)
+    log.create_stream(TOPIC, 0)
+    oracle.append(log, 0)
+    log._journal.persist_durable_end()
+    old = disk.read(LAYOUT.durable)
+    handles = [oracle.submit(log, 0, count) for count in (1, 2, 1)]
+    for handle, sent in handles:
+        first, end, _ = handle.wait()
+        assert first is not None
+        assert end is not None
+        sent.offsets = (first, end)
+    oracle.append(log, 0)
+    log._journal._segment.trim_allocation()
+    log._journal.close(cleanly=False)
+    disk = disk.after_kill()
+    disk.damage(LAYOUT.durable, lambda content: content.__setitem__(slice(None), old))
+    return disk, oracle
+
+
+def is_opened(disk: SimulatedDisk) -> bool:
+    try:
+        open_log(disk.copy()).close()
+    except (Corruption, Conflict):
+        return False
+    return True
+
+
+def test_opening_refuses_exactly_what_verify_finds_and_repair_mends() -> None:
+    """One copy of a state aside, which opening does without."""
+    original, _ = several_appends_in_one_group()
+    assert is_opened(original)
+    refused = 0
+    for position in range(0, original.size(LAYOUT.segment(1)), 13):
+        disk = changed(original, SEGMENTS[0], position, 4)
+        damages = survey(disk, LAYOUT).damages
+        is_harmless = all(damage.reason.startswith("a state:") for damage in damages)
+        assert is_opened(disk) == is_harmless, position
+        if damages:
+            everything = [AcceptedLoss(TOPIC, 0, 0, 99)]
+            repair(disk, LAYOUT, everything, accept_unknown=True, dry_run=False)
+            assert is_opened(disk), position
+        refused += not is_harmless
+    assert refused > 100
+
+
 def damage_a_payload(disk: SimulatedDisk) -> None:
     """In the frame of offset 2 of partition 1, in the open segment."""
     with LogReader(DIRECTORY, files=disk) as reader:

@@ -26,7 +26,7 @@ from calve.wal.frame import (
 from calve.wal.identity import read_identity
 from calve.wal.layout import segment_numbers
 from calve.wal.moment import look
-from calve.wal.scan import later_headers
+from calve.wal.scan import later_headers, proof_of_damage
 from calve.wal.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from calve.wal.segment import (
     BadSegment,
@@ -269,7 +269,7 @@ class Surveyor:
                     found.ends_at = position
                 continue
             following = _next_whole(view, position, found.header.salt)
-            if frame is None and not _is_damage(position, following, limit):
+            if frame is None and not proof_of_damage(view, position, found.header.salt, limit):
                 if found.number < self._moment.durable.segment:
                     yield append  # it was sealed once, and all of it synced
                     return
@@ -403,9 +403,3 @@ def _frame_or_damage(
 
 def _next_whole(view: memoryview, position: int, salt: int) -> Header | None:
     return next(later_headers(view, position + 1, salt), None)
-
-
-def _is_damage(position: int, following: Header | None, limit: int) -> bool:
-    if position < limit:
-        return True
-    return following is not None and following.durable > position
