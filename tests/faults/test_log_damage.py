@@ -306,7 +306,22 @@ def test_damage_is_told_from_a_torn_tail_by_later_frames_alone(
     with open_log(disk) as log:
         log.append(log.stream(TOPIC), rows(5))
     damage_a_payload(disk)
+    disk.unlink(LAYOUT.durable)
     rewrite_durable(disk, LAYOUT)
+    with pytest.raises(Corruption):
+        open_log(disk)
+
+
+def test_a_readable_durable_end_is_not_forgotten_when_it_is_written_again(
+    sample: tuple[SimulatedDisk, Oracle],
+) -> None:
+    """Damage that it proves stays damage."""
+    disk = sample[0].copy()
+    disk.damage(LAYOUT.segment(2), _flip_in_last_frame)
+    before = read_durable(disk, LAYOUT.durable)
+    after = rewrite_durable(disk, LAYOUT)
+    assert after == before._replace(generation=before.generation + 1)
+    assert found_lost(disk) == {(0, 3, 4)}
     with pytest.raises(Corruption):
         open_log(disk)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from calve.errors import Conflict, Corruption, InvalidRequest
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from calve.model import TableName
     from calve.wal.files import Files
     from calve.wal.layout import LogLayout
+
+_GENERATION_UNSEEN: Final = (1 << 32) + 1  # above any that readers may have seen
 
 
 class AcceptedLoss(NamedTuple):
@@ -304,7 +306,7 @@ def _write_file(files: Files, path: Path, content: bytes) -> None:
 
 
 def rewrite_durable(files: Files, layout: LogLayout) -> DurableEnd:
-    """Write the durable end again, from the segments that are there."""
+    """Write the durable end again, from the segments that are there and what is left of it."""
     lock = lock_log(files, layout)
     try:
         numbers = segment_numbers(files, layout)
@@ -314,8 +316,7 @@ def rewrite_durable(files: Files, layout: LogLayout) -> DurableEnd:
         header = chain.own_header(numbers[-1], files.map(layout.segment(numbers[-1])))
         if len(numbers) > 1:
             chain.require_continues(header)
-        generation = _generation(files, layout) + 1
-        end = DurableEnd(generation, numbers[0], numbers[-1], header.salt, 0)
+        end = _durable_again(files, layout, numbers[0], header)
         if files.exists(temporary(layout.durable)):
             files.unlink(temporary(layout.durable))
         DurableFile.create(files, layout.durable, end)
@@ -325,11 +326,19 @@ def rewrite_durable(files: Files, layout: LogLayout) -> DurableEnd:
     return end
 
 
-def _generation(files: Files, layout: LogLayout) -> int:
+def _durable_again(
+    files: Files, layout: LogLayout, first: int, newest: SegmentHeader
+) -> DurableEnd:
+    """What the old file proves of the newest segment stays: without it, damage at the log's end
+    would look like a torn tail."""
+    unknown = DurableEnd(_GENERATION_UNSEEN, first, newest.number, newest.salt, 0)
     try:
-        return read_durable(files, layout.durable).generation
+        old = read_durable(files, layout.durable)
     except Corruption:
-        return 1 << 32  # above any that readers may have seen
+        return unknown
+    if (old.segment, old.salt) == (newest.number, newest.salt):
+        return old._replace(generation=old.generation + 1, first_segment=first)
+    return unknown._replace(generation=old.generation + 1)
 
 
 def rewrite_identity(files: Files, layout: LogLayout, now: datetime) -> LogIdentity:
