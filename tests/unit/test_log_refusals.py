@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from calve.errors import InvalidRequest, Unavailable
-from calve.wal import Log, LogOptions, NewStream, Stream
+from calve.errors import Corruption, InvalidRequest, Unavailable
+from calve.wal import Log, LogOptions, NewStream, Stream, payload
 from calve.wal.group import OFFSET_MAX, Group
 from calve.wal.payload import SCHEMA_BYTES_MAX
 from tests.fakes.oracle import TOPIC, read_values, rows
@@ -135,3 +135,31 @@ def test_a_producer_that_does_not_fit_is_refused_at_once(
         log.submit(stream, rows(1), producer=producer, sequence=sequence)  # type: ignore[arg-type]
     assert neighbour.wait(5).first == 0
     assert read_values(log.reader(), TOPIC) == [0]
+
+
+def dictionary_of_a_dictionary() -> pa.RecordBatch:
+    """Arrow writes it to a stream and then cannot read it."""
+    words = pa.array(["a", "b"]).dictionary_encode()
+    return pa.record_batch({"x": pa.DictionaryArray.from_arrays(pa.array([0, 1]), words)})
+
+
+def test_rows_that_could_not_be_read_back_are_refused(log: Log) -> None:
+    stream = log.create_stream(TOPIC)
+    with pytest.raises(InvalidRequest, match="cannot be written as Arrow"):
+        log.append(stream, dictionary_of_a_dictionary())
+    words = pa.ListArray.from_arrays([0, 1, 2], pa.array(["a", "b"]).dictionary_encode())
+    batch = pa.record_batch({"x": words})
+    assert log.append(stream, batch).first == 0
+    with log.reader() as reader:
+        assert [entry.batch for entry in reader.read(stream, 0)] == [batch]
+
+
+def test_rows_that_an_older_build_took_and_arrow_cannot_read_are_named(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = log.create_stream(TOPIC)
+    monkeypatch.setattr(payload, "decode_batch", lambda *_: None)
+    log.append(stream, dictionary_of_a_dictionary())
+    with log.reader() as reader, pytest.raises(Corruption) as reported:
+        list(reader.read(stream, 0))
+    assert (reported.value.context["first"], reported.value.context["end"]) == ("0", "2")

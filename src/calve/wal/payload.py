@@ -18,6 +18,8 @@ from calve.wal.frame import PAYLOAD_BYTES_MAX, ROWS_MAX, Flag, Kind, checksum
 
 SCHEMA_BYTES_MAX: Final = 1 << 22  # some 30,000 columns; it is written twice per segment
 
+UNDECODABLE: Final = (pa.ArrowException, OSError)  # what Arrow raises for bytes it cannot read
+
 REJECTED_SCHEMA: Final = pa.schema(
     [
         pa.field("original", pa.binary(), nullable=False),
@@ -133,7 +135,7 @@ def encode(part: Part, schemas: SchemaCache) -> EncodedPart:
         if isinstance(part, pa.RecordBatch):
             return _encode(Kind.ROWS, part, schemas.encoded(part.schema))
         return _encode(Kind.REJECTED, _rejected_batch(part), schemas.encoded(REJECTED_SCHEMA))
-    except pa.ArrowException as error:
+    except UNDECODABLE as error:
         raise InvalidRequest(f"the rows cannot be written as Arrow: {error}") from error
 
 
@@ -149,6 +151,9 @@ def _rejected_batch(rows: Sequence[Rejected]) -> pa.RecordBatch:
 def _encode(kind: Kind, batch: pa.RecordBatch, schema: EncodedSchema) -> EncodedPart:
     flags = Flag.STREAMED if schema.has_dictionaries else 0
     payload = memoryview(_stream(batch) if flags else batch.serialize())
+    if flags:
+        # Arrow writes some streams that it cannot read: of a dictionary of a dictionary.
+        decode_batch(payload, flags, batch.schema)
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise InvalidRequest(
             f"a batch of {len(payload)} bytes is too large for one frame",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import OrderedDict
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -29,7 +30,7 @@ from calve.wal.frame import (
 from calve.wal.identity import read_identity
 from calve.wal.index import FrameIndex, SegmentIndex, StreamFrames
 from calve.wal.layout import LogLayout
-from calve.wal.payload import Rejected, decode_batch, decode_rejected, decode_schema
+from calve.wal.payload import UNDECODABLE, Rejected, decode_batch, decode_rejected, decode_schema
 from calve.wal.segment import (
     BadSegment,
     SegmentHeader,
@@ -155,8 +156,18 @@ class MappedSegment:
             position = index.schema_position(number)
             if position is None:
                 raise damaged(self.path, 0, f"schema {number:016x} is not in the segment")
-            found = self._schemas[number] = decode_schema(self.frame(position).payload)
+            payload = self.frame(position).payload
+            with self._decoding(position):
+                found = self._schemas[number] = decode_schema(payload)
         return found
+
+    @contextmanager
+    def _decoding(self, position: int) -> Iterator[None]:
+        """The bytes are those that were written; Arrow may still not make rows of them."""
+        try:
+            yield
+        except UNDECODABLE as error:
+            raise damaged(self.path, position, f"Arrow cannot decode it: {error}") from error
 
     def entry(self, position: int, index: FrameIndex) -> Entry:
         frame = self.frame(position)
@@ -164,7 +175,8 @@ class MappedSegment:
         batch = None
         if header.kind != Kind.HOLE:
             schema = self.schema(header.schema, index)
-            batch = decode_batch(frame.payload, header.flags, schema)
+            with self._decoding(position):
+                batch = decode_batch(frame.payload, header.flags, schema)
         return Entry(
             Kind(header.kind),
             header.first_offset,
