@@ -276,3 +276,18 @@ def test_the_rows_of_a_deleted_topic_are_not_asked_for() -> None:
     assert lost(disk) == set()
     repair(disk, LAYOUT, [], dry_run=False)
     assert values(disk) == [0, 1]
+
+
+def test_a_damaged_header_of_a_repaired_segment_takes_no_rows() -> None:
+    """What the next segment calls it was in that header alone."""
+    disk = opened_in_each_segment()
+    blank(disk, 2, kinds={Kind.ROWS}, stream=2)
+    repair(disk, LAYOUT, [AcceptedLoss(LATER, 0, 7, 10)], dry_run=False)
+    before = (values(disk), later_values(disk))
+    disk.damage(LAYOUT.segment(2), lambda old: old.__setitem__(48, old[48] ^ 1))
+    assert lost(disk) == set()
+    assert [damage.begin for damage in survey(disk, LAYOUT).damages] == [0]
+    repair(disk, LAYOUT, [], dry_run=False)
+    assert not survey(disk, LAYOUT).damages
+    assert (values(disk), later_values(disk)) == before
+    open_log(disk).close()

@@ -138,9 +138,7 @@ class SegmentChain:
                 following = None
                 continue
             reason = self.why_foreign(header, number)
-            is_unlinked = following is not None and not is_linked(
-                read_link(view, header), following
-            )
+            is_unlinked = following is not None and not is_linked(find_link(view), following)
             if number == durable.segment and reason is None:
                 if not is_spoken_of(header, durable.salt):
                     reason = f"it is not the file that {self._layout.durable} speaks of"
@@ -168,6 +166,14 @@ def find_header(view: memoryview, log_id: UUID, number: int) -> SegmentHeader | 
             continue
         return SegmentHeader(log_id, number, salt, 0)
     return None
+
+
+def find_link(view: memoryview) -> int | None:
+    """The link; None also under a damaged header, which may have held another after a repair."""
+    try:
+        return read_link(view, read_segment_header(view))
+    except BadSegment:
+        return None
 
 
 def is_linked(found: int | None, following: SegmentHeader) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from calve.errors import Conflict, Corruption, InvalidRequest
-from calve.wal.chain import SegmentChain
+from calve.wal.chain import SegmentChain, find_link
 from calve.wal.draft import SegmentDraft
 from calve.wal.durable import DurableEnd, DurableFile, read_durable, write_all
 from calve.wal.frame import Kind, checksum, read_frame
@@ -27,7 +27,6 @@ from calve.wal.segment import (
     BadSegment,
     SegmentHeader,
     new_salt,
-    read_link,
     read_segment_header,
 )
 from calve.wal.state import LogState
@@ -196,8 +195,7 @@ class _Repair:
                 before = _Before(self._link(segment), partial(self._end_state, segment))
 
     def _link(self, segment: SegmentSurvey) -> int:
-        assert segment.header is not None
-        return read_link(self._files.map(segment.path), segment.header) or 0
+        return find_link(self._files.map(segment.path)) or 0
 
     def _end_state(self, segment: SegmentSurvey) -> LogState:
         """What is known at the end of a segment that is whole."""
