@@ -126,6 +126,20 @@ def test_verify_names_the_rows_under_a_foreign_segment_and_repair_gives_them_up(
     assert read_everything(ours) == [*expected, 4, 5]
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_foreign_segment_is_known_as_one_under_a_damaged_header_too(
+    ours: SimulatedDisk, number: int
+) -> None:
+    """Its own frames and seal say that no repair has put it here."""
+    foreign = bytearray(segment(another_log(), number))
+    foreign[48] ^= 1
+    put(ours, number, bytes(foreign))
+    found = survey(ours, LAYOUT)
+    assert lost(found) == [(number - 1, number)]
+    repair(ours, LAYOUT, [AcceptedLoss(TOPIC, 0, number - 1, number)], dry_run=False)
+    assert read_everything(ours)[number - 1] == "hole"
+
+
 def test_segments_in_another_order_are_refused(ours: SimulatedDisk) -> None:
     second, third = segment(ours, 2), segment(ours, 3)
     put(ours, 2, third)

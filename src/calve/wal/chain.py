@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from calve.errors import Conflict
-from calve.wal.frame import BadFrame, candidates, read_frame, salt_at
+from calve.wal.frame import BadFrame, Kind, candidates, read_frame, salt_at
+from calve.wal.scan import later_headers
 from calve.wal.segment import (
     HEADER_BYTES,
     BadSegment,
@@ -138,7 +139,9 @@ class SegmentChain:
                 following = None
                 continue
             reason = self.why_foreign(header, number)
-            is_unlinked = following is not None and not is_linked(find_link(view), following)
+            is_unlinked = following is not None and not is_linked(
+                find_link(view, header), following
+            )
             if number == durable.segment and reason is None:
                 if not is_spoken_of(header, durable.salt):
                     reason = f"it is not the file that {self._layout.durable} speaks of"
@@ -168,12 +171,22 @@ def find_header(view: memoryview, log_id: UUID, number: int) -> SegmentHeader | 
     return None
 
 
-def find_link(view: memoryview) -> int | None:
-    """The link; None also under a damaged header, which may have held another after a repair."""
+def find_link(view: memoryview, header: SegmentHeader) -> int | None:
+    """The link of a segment whose header may be made up; None when nobody can know it.
+
+    A repaired segment goes by a link that lies in its header alone, any other by its seal.
+    """
     try:
         return read_link(view, read_segment_header(view))
     except BadSegment:
-        return None
+        return None if _may_be_repaired(view, header.salt) else read_link(view, header)
+
+
+def _may_be_repaired(view: memoryview, salt: int) -> bool:
+    """Whether all frames are as a repair writes them, each with all before it synced. A writer
+    begins a segment with several in one write: a schema or a stream comes twice."""
+    frames = later_headers(view, HEADER_BYTES, salt)
+    return all(h.durable == h.position for h in frames if h.kind not in (Kind.STATE, Kind.INDEX))
 
 
 def is_linked(found: int | None, following: SegmentHeader) -> bool:

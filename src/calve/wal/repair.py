@@ -195,7 +195,8 @@ class _Repair:
                 before = _Before(self._link(segment), partial(self._end_state, segment))
 
     def _link(self, segment: SegmentSurvey) -> int:
-        return find_link(self._files.map(segment.path)) or 0
+        assert segment.header is not None
+        return find_link(self._files.map(segment.path), segment.header) or 0
 
     def _end_state(self, segment: SegmentSurvey) -> LogState:
         """What is known at the end of a segment that is whole."""
