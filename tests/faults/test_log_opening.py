@@ -291,3 +291,43 @@ def test_a_reader_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> N
         with suppress(OSError, CalveError):
             LogReader(path, files=FailingFiles(FailsAt(at)))
         assert descriptors() == before
+
+
+class NotesOrder(OsFiles):
+    def __init__(self) -> None:
+        self.done: list[tuple[str, Path]] = []
+
+    def sync_directory(self, path: Path) -> None:
+        super().sync_directory(path)
+        self.done.append(("sync", path))
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        self.done.append(("rename", target))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_directorys_own_name_is_on_the_disk_before_a_log_is_in_it(
+    tmp_path: Path, is_there: bool
+) -> None:
+    """Also when it was there: whoever made it may have been killed before its sync."""
+    path = tmp_path / "data" / "wal"
+    if is_there:
+        path.mkdir(parents=True)
+    files = NotesOrder()
+    Log(path, LogOptions(free_bytes_min=0), files=files, background=False).close()
+    identity = files.done.index(("rename", LogLayout(path).identity))
+    assert ("sync", path.parent) in files.done[:identity]
+    assert is_there or ("sync", tmp_path) in files.done[:identity]
+
+
+def test_a_directory_above_that_may_not_be_read_stops_nobody(tmp_path: Path) -> None:
+    class Unreadable(OsFiles):
+        def sync_directory(self, path: Path) -> None:
+            if path == tmp_path:
+                raise PermissionError(path)
+            super().sync_directory(path)
+
+    path = tmp_path / "wal"
+    path.mkdir()
+    Log(path, LogOptions(free_bytes_min=0), files=Unreadable(), background=False).close()

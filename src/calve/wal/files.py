@@ -89,7 +89,7 @@ class Files(Protocol):
         ...
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory, and those above it, with their names on the disk."""
+        """Make a directory, and those above it; its name is on the disk, also if it was there."""
         ...
 
     def rename(self, source: Path, target: Path) -> None: ...
@@ -203,10 +203,14 @@ class OsFiles:
             return {entry.name: entry.stat().st_size for entry in entries}
 
     def make_directory(self, path: Path) -> None:
-        if not path.exists():
-            self.make_directory(path.parent)
-            path.mkdir(0o700, exist_ok=True)  # it will hold rows
-            self.sync_directory(path.parent)
+        if path.exists():
+            # Whoever made it may have been killed before this; without the right, it was not us.
+            with suppress(PermissionError):
+                self.sync_directory(path.parent)
+            return
+        self.make_directory(path.parent)
+        path.mkdir(0o700, exist_ok=True)  # it will hold rows
+        self.sync_directory(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
         source.rename(target)
