@@ -274,6 +274,28 @@ def test_opening_refuses_exactly_what_verify_finds_and_repair_mends() -> None:
     assert refused > 100
 
 
+@pytest.mark.parametrize("back", [100, 600], ids=["last rows", "rows before"])
+def test_a_seal_proves_that_what_lies_before_it_was_synced(back: int) -> None:
+    """A power cut came between the seal and the next segment, and took back the published end."""
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    log.create_stream(TOPIC)
+    log.append(log.stream(TOPIC), rows(0))
+    log._journal.persist_durable_end()
+    old = disk.read(LAYOUT.durable)
+    log.append(log.stream(TOPIC), rows(1))
+    log.append(log.stream(TOPIC), rows(2))
+    end = log._journal._segment.position
+    log._journal._segment.seal()
+    log._journal.close(cleanly=False)
+    disk = disk.after_kill()
+    disk.damage(LAYOUT.durable, lambda content: content.__setitem__(slice(None), old))
+    assert is_opened(disk)
+    disk.damage(LAYOUT.segment(1), lambda content: _change(content, end - back, 1))
+    assert not is_opened(disk)
+    assert len(found_lost(disk)) == 1
+
+
 def damage_a_payload(disk: SimulatedDisk) -> None:
     """In the frame of offset 2 of partition 1, in the open segment."""
     with LogReader(DIRECTORY, files=disk) as reader:

@@ -156,5 +156,6 @@ class SegmentDraft:
         return self.header.answers_to or link(self.header.salt, checksum(self._index.encode()))
 
     def finish(self) -> bytes:
-        seal = encode_seal(self._index.encode(), position=self.position, salt=self.header.salt)
+        at = self.position
+        seal = encode_seal(self._index.encode(), position=at, salt=self.header.salt, durable=at)
         return b"".join((*self._parts, seal))

@@ -167,9 +167,10 @@ def read_link(view: memoryview, header: SegmentHeader) -> int | None:
         return None
 
 
-def encode_seal(index: bytes, *, position: int, salt: int) -> bytes:
+def encode_seal(index: bytes, *, position: int, salt: int, durable: int) -> bytes:
     """What is written at `position`, behind the last frame, when a segment is sealed."""
     head = control_header(Kind.INDEX, index, position=position, salt=salt)
+    head = head._replace(durable=durable)
     fields = _TRAILER.pack(TRAILER_MAGIC, salt, position)
     return b"".join((frame_bytes(head, index), fields, _SUM.pack(checksum(fields))))
 

@@ -117,7 +117,9 @@ class OpenSegment:
         if self.is_sealed:
             return
         index = self.index.encode()
-        content = encode_seal(index, position=self.position, salt=self.header.salt)
+        content = encode_seal(
+            index, position=self.position, salt=self.header.salt, durable=self.durable
+        )
         self._write_or_cut([content])
         try:
             self._file.truncate(self.position + len(content))
