@@ -140,6 +140,36 @@ def test_a_slow_callback_keeps_no_append_waiting(tmp_path: Path) -> None:
         leave.set()
 
 
+@pytest.mark.parametrize("mode", ["always", "periodic"])
+def test_a_slow_callback_keeps_no_write_and_no_sync_waiting(tmp_path: Path, mode: str) -> None:
+    """Neither of an append for which nobody waits, nor the periodic one."""
+    options = LogOptions(
+        free_bytes_min=0,
+        sync_mode=mode,  # type: ignore[arg-type]
+        sync_interval_seconds=0.05,
+    )
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(_: PendingAppend) -> None:
+        entered.set()
+        leave.wait(30)
+
+    with Log(tmp_path / "wal", options) as log:
+        stream = log.create_stream(TOPIC)
+        log.submit(stream, rows(0)).add_done_callback(slow)
+        assert entered.wait(5)
+        called: list[int] = []
+        for i in range(1, 4):
+            handle = log.submit(stream, rows(i))
+            handle.add_done_callback(lambda _, i=i: called.append(i))  # type: ignore[misc]
+        with log.reader() as reader:
+            assert reader.wait(stream, 3, 5)
+        assert not called
+        leave.set()
+    assert called == [1, 2, 3]
+    assert not [t for t in threading.enumerate() if t.name.startswith("calve-wal")]
+
+
 def test_a_callback_of_an_append_that_is_refused_is_called_too(log: Log) -> None:
     stream = log.stream(TOPIC)
     found: list[PendingAppend] = []

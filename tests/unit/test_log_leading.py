@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -110,12 +111,12 @@ def test_nothing_is_held_back_before_a_large_append(log: Log) -> None:
 
 def test_nothing_is_held_back_while_callbacks_run(log: Log) -> None:
     first, second, third = submit(log, 3)
-    called: list[bool] = []
-    first._callbacks.append(lambda _: called.append(second.is_done))
+    called: SimpleQueue[bool] = SimpleQueue()
+    first._callbacks.append(lambda _: called.put(second.is_done))
     lead(log)
-    assert not called
+    assert called.empty()
     lead(log)
-    assert called == [True]
+    assert called.get(timeout=5)
     assert not third.is_done
 
 

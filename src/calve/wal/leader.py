@@ -2,7 +2,8 @@
 
 A caller that waits and finds nobody leading does it itself, with no hand-over between threads;
 under load the log's own thread leads, and callers only wait. Every handle is finished by whoever
-leads. Callbacks run when the lead is given up: no lock is held, so they may use the log.
+leads. Callbacks run when the lead is given up, and no lock is held, so they may use the log: in
+the thread that led, but never in the log's own, which has a second one for them.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class GroupLeader:
         self._calling: set[int] = set()  # threads that run callbacks
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
+        self._call = threading.Event()
+        self._caller: threading.Thread | None = None  # of callbacks, once there were some
         _leaders.add(self)
         if background:
             self._thread = threading.Thread(target=self._run, name="calve-wal", daemon=True)
@@ -203,6 +206,9 @@ class GroupLeader:
         thread = threading.get_ident()
         if not self._due or thread in self._calling:
             return
+        if self._thread is threading.current_thread():
+            self._call_back_elsewhere()
+            return
         self._calling.add(thread)
         try:
             while self._due:
@@ -211,6 +217,21 @@ class GroupLeader:
             self._calling.discard(thread)
             if self._due:
                 self._wake.set()  # an interrupt came: the log's thread goes on
+
+    def _call_back_elsewhere(self) -> None:
+        """A slow callback must keep neither writes nor the periodic sync waiting."""
+        if self._caller is None:
+            self._caller = threading.Thread(
+                target=self._keep_calling_back, name="calve-wal-callbacks", daemon=True
+            )
+            self._caller.start()
+        self._call.set()
+
+    def _keep_calling_back(self) -> None:
+        while not self._is_released:
+            self._call.wait()
+            self._call.clear()
+            self._call_back()
 
     def _call_next_back(self) -> None:
         try:
@@ -302,6 +323,9 @@ class GroupLeader:
         with self.holding():
             if not self._is_released:
                 self._release()
+        if self._caller is not None and self._caller is not threading.current_thread():
+            self._call.set()
+            self._caller.join()
 
     def _release(self) -> None:
         try:
