@@ -148,8 +148,10 @@ class GroupLeader:
         try:
             group = self._write(batch)
         except CalveError as error:
+            self._tell()
             self._fail(batch, error)
         except BaseException as error:
+            self._tell()
             self._fail(batch, unknown_outcome(f"{type(error).__name__} while it was written"))
             raise
         else:
