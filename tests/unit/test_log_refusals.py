@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from calve.errors import Corruption, InvalidRequest, Unavailable
-from calve.wal import Log, LogOptions, NewStream, Stream, payload
+from calve.wal import Log, LogOptions, NewStream, Rejected, Stream, payload
 from calve.wal.group import OFFSET_MAX, Group
 from calve.wal.payload import SCHEMA_BYTES_MAX
 from tests.fakes.oracle import TOPIC, read_values, rows
@@ -163,3 +163,19 @@ def test_rows_that_an_older_build_took_and_arrow_cannot_read_are_named(
     with log.reader() as reader, pytest.raises(Corruption) as reported:
         list(reader.read(stream, 0))
     assert (reported.value.context["first"], reported.value.context["end"]) == ("0", "2")
+
+
+def test_an_estimate_is_not_far_below_what_is_written() -> None:
+    column = pa.array([0] * 8192)
+    parts: dict[str, payload.Part] = {
+        "shared": pa.record_batch([column] * 50, names=[str(i) for i in range(50)]),
+        "wide": wide(2000),
+        "small": rows(0),
+        "content type": [Rejected(b"x", "t" * 100_000, "r")] * 2,
+        "not ascii": [Rejected(b"x", "t", "\u20ac" * 100_000)] * 2,
+    }
+    for name, part in parts.items():
+        written = len(payload.encode(part, payload.SchemaCache()).payload)
+        assert payload.bytes_estimate(part) + 2048 >= written, name
+    sliced = pa.record_batch({"x": column}).slice(0, 1)
+    assert payload.bytes_estimate(sliced) < 1000

@@ -18,6 +18,9 @@ from calve.wal.frame import PAYLOAD_BYTES_MAX, ROWS_MAX, Flag, Kind, checksum
 
 SCHEMA_BYTES_MAX: Final = 1 << 22  # some 30,000 columns; it is written twice per segment
 
+_SMALL_BYTES: Final = 1 << 14
+_COLUMN_BYTES: Final = 200  # of Arrow's own metadata and padding
+
 UNDECODABLE: Final = (pa.ArrowException, OSError)  # what Arrow raises for bytes it cannot read
 
 REJECTED_SCHEMA: Final = pa.schema(
@@ -118,8 +121,18 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 def bytes_estimate(part: Part) -> int:
     """About how large the payload becomes; cheap, and before anything is encoded."""
     if isinstance(part, pa.RecordBatch):
-        return int(part.get_total_buffer_size())
-    return sum(len(row.original) + len(row.reason) for row in part)
+        columns, total = int(part.num_columns), int(part.get_total_buffer_size())
+        # The total counts shared buffers once and slices whole. Telling better takes forty times
+        # as long, more than a small batch is worth.
+        is_small = total * columns <= _SMALL_BYTES
+        return (total if is_small else int(part.nbytes)) + _COLUMN_BYTES * columns
+    return sum(
+        len(row.original) + _utf8_bytes(row.content_type) + _utf8_bytes(row.reason) for row in part
+    )
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def require_rows(part: Part) -> None:
