@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from calve.errors import CalveError, Unavailable
+from calve.errors import CalveError, Corruption, NotFound, Unavailable
 from calve.wal import Log, LogOptions, LogReader, OsFiles
 from calve.wal.durable import DurableFile, read_durable
 from calve.wal.files import Bytes, File, FileLock
+from calve.wal.inspect import require_log
 from calve.wal.layout import LogLayout
+from calve.wal.repair import AcceptedLoss, repair, rewrite_durable
 from calve.wal.survey import survey
 from tests.fakes.disk import SimulatedDisk
 from tests.fakes.oracle import TOPIC, read_values, rows
@@ -331,3 +333,90 @@ def test_a_directory_above_that_may_not_be_read_stops_nobody(tmp_path: Path) -> 
     path = tmp_path / "wal"
     path.mkdir()
     Log(path, LogOptions(free_bytes_min=0), files=Unreadable(), background=False).close()
+
+
+def without(disk: SimulatedDisk, *paths: Path) -> SimulatedDisk:
+    copy = disk.copy()
+    for path in paths:
+        copy.unlink(path)
+    return copy
+
+
+def one_segment() -> SimulatedDisk:
+    disk = SimulatedDisk()
+    with open_log(disk) as log:
+        log.append(log.create_stream(TOPIC), rows(0, 3))
+    return disk
+
+
+@pytest.mark.parametrize("kept", ["identity", "durable"])
+def test_a_log_without_any_segment_is_damaged_and_not_absent(kept: str) -> None:
+    disk = one_segment()
+    other = LAYOUT.durable if kept == "identity" else LAYOUT.identity
+    with pytest.raises(Corruption):
+        require_log(without(disk, LAYOUT.segment(1), other), LAYOUT)
+    with pytest.raises(NotFound):
+        require_log(without(disk, LAYOUT.segment(1), LAYOUT.durable, LAYOUT.identity), LAYOUT)
+
+
+def test_a_reader_of_a_log_that_lost_its_identity_says_so() -> None:
+    disk = one_segment()
+    with pytest.raises(Corruption):
+        LogReader(DIRECTORY, files=without(disk, LAYOUT.identity))
+
+
+def test_no_log_is_made_over_one_that_durable_knows_to_have_rows() -> None:
+    """Its identity is lost, and its only segment was cut where the rows began."""
+    disk = one_segment()
+    with LogReader(DIRECTORY, files=disk) as reader:
+        begin = reader._tail.segment.frames_from
+    disk.damage(LAYOUT.segment(1), lambda content: content.__delitem__(slice(begin, None)))
+    disk.unlink(LAYOUT.identity)
+    before = disk.read(LAYOUT.segment(1))
+    with pytest.raises(Corruption):
+        open_log(disk)
+    assert disk.read(LAYOUT.segment(1)) == before
+
+
+@pytest.mark.parametrize("size", [100, 8192], ids=["header", "everything"])
+def test_a_lost_durable_end_can_be_written_over_a_newest_segment_that_is_damaged(
+    size: int,
+) -> None:
+    disk = four_segments()
+    disk.unlink(LAYOUT.durable)
+    disk.damage(LAYOUT.segment(4), lambda old: old.__setitem__(slice(0, size), bytes(size)))
+    rewrite_durable(disk, LAYOUT)
+    assert [damage.path for damage in survey(disk, LAYOUT).damages] == [LAYOUT.segment(4)]
+    repair(disk, LAYOUT, [], accept_unknown=True, dry_run=False)
+    open_log(disk).close()
+    assert read_from(disk, 0) == ([0, 1, 2, 3] if size == 100 else [0, 1, 2])
+
+
+def test_a_lost_durable_end_can_be_written_although_a_segment_is_missing() -> None:
+    disk = four_segments()
+    disk.unlink(LAYOUT.durable)
+    disk.unlink(LAYOUT.segment(3))
+    rewrite_durable(disk, LAYOUT)
+    assert [damage.path for damage in survey(disk, LAYOUT).damages] == [LAYOUT.segment(3)]
+    repair(disk, LAYOUT, [AcceptedLoss(TOPIC, 0, 2, 3)], dry_run=False)
+    open_log(disk).close()
+    assert read_from(disk, 0) == [0, 1, "hole", 3]
+
+
+def test_a_deleted_stream_has_no_offsets() -> None:
+    with open_log(SimulatedDisk()) as log:
+        stream = log.create_stream(TOPIC)
+        log.delete_stream(stream)
+        with pytest.raises(NotFound, match="deleted"):
+            log.next_offset(stream)
+        with pytest.raises(NotFound, match="deleted"):
+            log.record_hole(stream, 0, 1)
+
+
+def test_a_content_sum_is_looked_for_while_retention_removes() -> None:
+    with open_cold(four_segments()) as log:
+        stream = log.stream(TOPIC)
+        reader = log.reader()
+        assert reader.offsets(stream).first == 0
+        assert log.trim({stream.id: 3}) == 3
+        assert reader.content_sum(stream, 2) is None

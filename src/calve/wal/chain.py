@@ -58,14 +58,17 @@ class SegmentChain:
             header = read_segment_header(view)
         except BadSegment as error:
             raise damaged(path, error.position, error.reason) from error
+        self.require_own(header, number)
+        return header
+
+    def require_own(self, header: SegmentHeader, number: int) -> None:
         reason = self.why_foreign(header, number)
         if reason is not None:
             raise Conflict(
-                f"{path} does not belong here: {reason}",
+                f"{self._layout.segment(number)} does not belong here: {reason}",
                 hint=_WAY_OUT,
                 context={"found": str(header.log_id), "expected": str(self.log_id)},
             )
-        return header
 
     def require_continued(self, header: SegmentHeader, view: memoryview) -> None:
         """Raise Conflict when the next segment was begun behind another file than this one."""

@@ -58,11 +58,19 @@ class LogDescription:
 
 
 def require_log(files: Files, layout: LogLayout) -> None:
-    if not files.exists(layout.root) or not segment_numbers(files, layout):
-        raise NotFound(
-            f"{layout.root} holds no log",
-            hint="--data names the lake's directory; its log is made by the first append",
+    if files.exists(layout.root) and segment_numbers(files, layout):
+        return
+    if files.exists(layout.identity) or files.exists(layout.durable):
+        raise Corruption(
+            f"{layout.root} holds a log without any segment",
+            hint="bring back the directory from a copy; if it is lost, move it aside: the next "
+            "append begins a new log",
+            context={"file": str(layout.root)},
         )
+    raise NotFound(
+        f"{layout.root} holds no log",
+        hint="--data names the lake's directory; its log is made by the first append",
+    )
 
 
 def describe_log(files: Files, layout: LogLayout) -> LogDescription:

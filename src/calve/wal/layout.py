@@ -64,6 +64,13 @@ def segment_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def is_log(files: Files, layout: LogLayout) -> bool:
+    """Whether a log is here, or what is left of one."""
+    if not files.exists(layout.root):
+        return False
+    return files.exists(layout.identity) or bool(segment_numbers(files, layout))
+
+
 def segment_numbers(files: Files, layout: LogLayout) -> list[int]:
     """Of the segments that are there, in order."""
     numbers = (segment_number(name) for name in files.names(layout.root))

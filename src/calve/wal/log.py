@@ -103,7 +103,13 @@ class Log:
     def next_offset(self, stream: Stream) -> int:
         """The offset that the next append gets."""
         with self._leader.holding():
-            return self._journal.state.next_offsets[stream.number]
+            return self._next_offset(stream)
+
+    def _next_offset(self, stream: Stream) -> int:
+        found = self._journal.state.next_offsets.get(stream.number)
+        if found is None:
+            raise NotFound(f"{stream.name} was deleted")
+        return found
 
     def reader(self) -> LogReader:
         return LogReader(self._layout.root, files=self._files)
@@ -149,7 +155,7 @@ class Log:
         if end > OFFSET_MAX:
             raise InvalidRequest(f"offset {end} is too large, {OFFSET_MAX} is the largest")
         with self._leader.leading():
-            found = self._journal.state.next_offsets[stream.number]
+            found = self._next_offset(stream)
             if found != first or end <= first:
                 raise Conflict(
                     f"{stream.name} ends at {found}, so {first}..{end} cannot be recorded as lost"

@@ -29,7 +29,7 @@ from calve.wal.frame import (
 )
 from calve.wal.identity import read_identity
 from calve.wal.index import FrameIndex, SegmentIndex, StreamFrames
-from calve.wal.layout import LogLayout
+from calve.wal.layout import LogLayout, is_log
 from calve.wal.payload import UNDECODABLE, Rejected, decode_batch, decode_rejected, decode_schema
 from calve.wal.segment import (
     BadSegment,
@@ -223,7 +223,7 @@ class LogReader:
         self._layout = LogLayout(directory)
         self._files = files or OsFiles()
         self._mapped: OrderedDict[int, MappedSegment] = OrderedDict()
-        if not self._files.exists(self._layout.identity):
+        if not is_log(self._files, self._layout):
             raise NotFound(f"{directory} holds no log")
         log_id = read_identity(self._files, self._layout).log_id
         self._chain = SegmentChain(self._files, self._layout, log_id)
@@ -380,6 +380,13 @@ class LogReader:
 
     def content_sum(self, stream: Stream, end: int) -> int | None:
         """The sum of the frame that ends at `end`; None when the log does not hold it."""
+        while True:
+            try:
+                return self._content_sum(stream, end)
+            except _SegmentGone:
+                continue
+
+    def _content_sum(self, stream: Stream, end: int) -> int | None:
         offsets = self.offsets(stream)
         if not offsets.first < end <= offsets.durable:
             return None

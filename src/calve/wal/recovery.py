@@ -105,21 +105,33 @@ def exists(files: Files, layout: LogLayout) -> bool:
         if files.exists(layout.durable):  # it comes after the first segment, and goes before it
             require_all_segments(layout, [], read_durable(files, layout.durable))
         return False
-    if segments == [1] and _was_never_used(files.map(layout.segment(1))):
+    if segments == [1] and _was_never_used(files, layout):
         return False
     read_identity(files, layout)  # raises: the file is missing, and rows are there
     return True
 
 
-def _was_never_used(view: memoryview) -> bool:
+def _was_never_used(files: Files, layout: LogLayout) -> bool:
+    """Whether a crash left it while the log was made: a first segment without a frame, and a
+    durable end that speaks of no other and of nothing more, if there is one yet."""
+    view = files.map(layout.segment(1))
     try:
         header = read_segment_header(view)
         start = read_start(view, header.salt)
     except BadSegment:
         return False
-    return proof_of_damage(view, start.frames_from, header.salt, 0) is None and not any(
-        Walk(view, start.frames_from, header.salt)
-    )
+    begin = start.frames_from
+    synced = begin
+    if files.exists(layout.durable):
+        try:
+            end = read_durable(files, layout.durable)
+        except Corruption:
+            return False  # it is put in its place whole
+        if (end.segment, end.salt) != (1, header.salt):
+            return False
+        synced = end.position
+    is_empty = not any(Walk(view, begin, header.salt))
+    return is_empty and proof_of_damage(view, begin, header.salt, synced) is None
 
 
 def create_log(files: Files, layout: LogLayout, options: LogOptions, now: datetime) -> None:

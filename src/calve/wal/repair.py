@@ -7,6 +7,7 @@ accepted by name. Works on a log that nobody writes; a crash leaves the old segm
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from calve.errors import Conflict, Corruption, InvalidRequest
-from calve.wal.chain import SegmentChain, find_link
+from calve.wal.chain import SegmentChain, find_header, find_link
 from calve.wal.draft import SegmentDraft
 from calve.wal.durable import DurableEnd, DurableFile, read_durable, write_all
 from calve.wal.frame import Kind, checksum, read_frame
@@ -312,9 +313,11 @@ def rewrite_durable(files: Files, layout: LogLayout) -> DurableEnd:
         if not numbers:
             raise Corruption(f"{layout.root} holds no segment", hint="bring back the directory")
         chain = SegmentChain(files, layout, read_identity(files, layout).log_id)
-        header = chain.own_header(numbers[-1], files.map(layout.segment(numbers[-1])))
+        header = _newest_header(files, layout, chain, numbers[-1])
         if len(numbers) > 1:
-            chain.require_continues(header)
+            # What is missing or damaged is for `verify`, which needs a durable end to begin with.
+            with suppress(FileNotFoundError, Corruption):
+                chain.require_continues(header)
         end = _durable_again(files, layout, numbers[0], header)
         if files.exists(temporary(layout.durable)):
             files.unlink(temporary(layout.durable))
@@ -323,6 +326,17 @@ def rewrite_durable(files: Files, layout: LogLayout) -> DurableEnd:
     finally:
         lock.release()
     return end
+
+
+def _newest_header(
+    files: Files, layout: LogLayout, chain: SegmentChain, number: int
+) -> SegmentHeader:
+    """The header, or what its frames tell of it; with a salt that no file has if there are none."""
+    found = find_header(files.map(layout.segment(number)), chain.log_id, number)
+    if found is None:
+        return SegmentHeader(chain.log_id, number, new_salt(), 0)
+    chain.require_own(found, number)
+    return found
 
 
 def _durable_again(
