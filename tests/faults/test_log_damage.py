@@ -225,11 +225,17 @@ def check_holes(disk: SimulatedDisk, oracle: Oracle, holes: set[tuple[int, int, 
             assert found == expected + ([999] if partition == 0 else [])
 
 
+def open_large(disk: SimulatedDisk) -> Log:
+    """With room for everything in one segment."""
+    options = LogOptions(segment_bytes_max=65_536, free_bytes_min=0)
+    return Log(DIRECTORY, options, files=disk, clock=SteppingClock(), background=False)
+
+
 def several_appends_in_one_group() -> tuple[SimulatedDisk, Oracle]:
     """Three appends share a sync, one follows; a power cut took back where the log was synced."""
     disk = SimulatedDisk()
     oracle = Oracle()
-    log = open_log(disk)
+    log = open_large(disk)
     log.create_stream(TOPIC, 0)
     oracle.append(log, 0)
     log._journal.persist_durable_end()
@@ -260,6 +266,7 @@ def test_opening_refuses_exactly_what_verify_finds_and_repair_mends() -> None:
     """One copy of a state aside, which opening does without."""
     original, _ = several_appends_in_one_group()
     assert is_opened(original)
+    assert not original.exists(LAYOUT.segment(2)), "opening reads the newest one only"
     refused = 0
     for position in range(0, original.size(LAYOUT.segment(1)), 13):
         disk = changed(original, SEGMENTS[0], position, 4)
@@ -278,7 +285,7 @@ def test_opening_refuses_exactly_what_verify_finds_and_repair_mends() -> None:
 def test_a_seal_proves_that_what_lies_before_it_was_synced(back: int) -> None:
     """A power cut came between the seal and the next segment, and took back the published end."""
     disk = SimulatedDisk()
-    log = open_log(disk)
+    log = open_large(disk)
     log.create_stream(TOPIC)
     log.append(log.stream(TOPIC), rows(0))
     log._journal.persist_durable_end()
