@@ -19,7 +19,7 @@ from calve.errors import Conflict, Corruption, Denied, InvalidRequest, InvalidSe
 from calve.lake import Lake
 from calve.query.engine import connect
 from calve.settings import Settings
-from calve.tables.stores.memory import SharedMemory
+from calve.tables.stores.memory_files import SharedMemory
 
 USERS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 MakeSettings = Callable[..., Settings]

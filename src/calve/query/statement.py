@@ -148,7 +148,11 @@ class Statement:
 
 def parse_statement(text: str) -> Statement:
     """Read one SELECT; InvalidRequest for whatever is not one."""
-    if len(text.encode("utf-8", "replace")) > TEXT_BYTES_MAX:
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("the statement is not valid Unicode") from error
+    if size > TEXT_BYTES_MAX:
         raise InvalidRequest(f"the statement is longer than {TEXT_BYTES_MAX:,} bytes")
     if not text.strip():
         raise InvalidRequest("the statement is empty", hint=_ONLY_SELECT)
@@ -164,12 +168,13 @@ def parse_statement(text: str) -> Statement:
 
 
 def _serialized(text: str) -> Node:
+    # As a literal: for a parameter DuckDB loads pandas, to see whether it is one of its values.
     ask = (
-        "SELECT json_serialize_sql(?::VARCHAR, skip_null := false, skip_empty := false, "
+        f"SELECT json_serialize_sql({literal(text)}, skip_null := false, skip_empty := false, "
         "skip_default := false)"
     )
     try:
-        found = _parser().execute(ask, [text]).fetchone()
+        found = _parser().execute(ask).fetchone()
     except duckdb.Error as error:
         raise _unreadable(message_of(error)) from None
     assert found is not None
@@ -188,8 +193,8 @@ def _unreadable(message: str) -> InvalidRequest:
 
 
 def _deserialized(tree: Node) -> str:
-    ask = "SELECT json_deserialize_sql(?::JSON)"
-    found = _parser().execute(ask, [json.dumps(tree)]).fetchone()
+    ask = f"SELECT json_deserialize_sql({literal(json.dumps(tree))}::JSON)"
+    found = _parser().execute(ask).fetchone()
     assert found is not None
     return str(found[0])
 
