@@ -166,6 +166,10 @@ def test_types_that_only_duckdb_has_become_others(shop: Lake) -> None:
         ("SELECT id FROM users WHERE name = 'O''Neil' || \\", InvalidRequest, "cannot be read"),
         ("SELECT 1; SELECT 2", InvalidRequest, "one by one"),
         ("SELECT $1", InvalidRequest, "parameter"),
+        ("-- why\nEXPLAIN SELECT 1", InvalidRequest, "plan cannot be shown.*\n.*the SELECT itself"),
+        ("PIVOT users ON name USING sum(id)", InvalidRequest, "PIVOT cannot.*\n.*FILTER"),
+        ("/* x */ INSERT INTO users VALUES (1)", InvalidRequest, "changes nothing.*\n.*upsert"),
+        ("VACUUM", InvalidRequest, "only a SELECT"),
         ("SELECT " + " + ".join(["1"] * 5000), InvalidRequest, "deep"),
     ],
 )

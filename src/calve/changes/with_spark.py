@@ -26,7 +26,7 @@ from calve.tables.columns import OWN_PREFIX
 from calve.tables.commit import TableCommit
 from calve.tables.condition_columns import condition_columns
 from calve.tables.inputs import PartialRows, read_partial
-from calve.tables.snapshots import snapshots_since
+from calve.tables.snapshots import has_deletes, snapshots_since
 from calve.tables.version_hint import refresh_hint
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def delete_with_spark(
     work = _SparkChange(catalog, spark, name, "delete", branch=branch)
     condition = parse_condition(where, condition_columns(work.schema))
     work.run(f"DELETE FROM {work.target} WHERE {condition.spark_filter()}")  # noqa: S608
-    return work.described(deleted=-work.net_rows() if work.snapshot else 0)
+    more = work.net_rows()
+    return work.described(deleted=None if more is None else -more)
 
 
 def update_with_spark(
@@ -103,8 +104,7 @@ def upsert_with_spark(  # noqa: PLR0913
             f"MERGE INTO {work.target} t USING {view} s ON {on} "
             f"{_when_matched(source, keys)}WHEN NOT MATCHED THEN INSERT *"
         )
-    made = work.snapshot is not None
-    return work.described(inserted=work.net_rows() if made else 0, updated=None if made else 0)
+    return work.described(inserted=work.net_rows(), updated=None if work.snapshot else 0)
 
 
 class _SparkChange:
@@ -128,9 +128,11 @@ class _SparkChange:
             parts.append(f"branch_{branch}")
         self.target = ".".join(map(_quoted, parts))
         self.snapshot: Any = None
+        self._had_deletes = False
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> None:
         before = self._commit.head
+        self._had_deletes = before is not None and has_deletes(self._commit.table, before)
         with _spark_errors():
             self._spark.sql(sql, args=dict(values or {}))
             app_id = self._spark.sparkContext.applicationId
@@ -141,8 +143,13 @@ class _SparkChange:
         )
         refresh_hint(self._commit.table)
 
-    def net_rows(self) -> int:
-        """How many rows more there are, by what Spark counted."""
+    def net_rows(self) -> int | None:
+        """How many rows more there are, by what Spark counted.
+
+        None where there were deletes: of a file that goes, rows deleted before count too.
+        """
+        if self.snapshot and self._had_deletes:
+            return None
         return (
             self._counted("added-records")
             - self._counted("deleted-records")

@@ -50,6 +50,11 @@ _AT: Final = re.compile(
     r"(?P<alias>\s+(?:AS\s+)?(?:\"(?:[^\"]|\"\")+\"|[a-z_]\w*)\b)?",
     re.IGNORECASE | re.DOTALL,
 )
+_FIRST_WORD: Final = re.compile(r"\A(?:\s|--[^\n]*\n|/\*.*?\*/)*(\w+)", re.DOTALL)
+_PIVOT: Final = re.compile(r"\bpivot\b", re.IGNORECASE)
+_CHANGES: Final = frozenset(
+    {"alter", "copy", "create", "delete", "drop", "insert", "merge", "truncate", "update"}
+)
 _lock: Final = threading.Lock()
 _ONLY_SELECT: Final = "write one SELECT; WITH, VALUES, DESCRIBE, SUMMARIZE and SHOW TABLES work too"
 
@@ -182,8 +187,31 @@ def _serialized(text: str) -> Node:
     if not tree["error"]:
         return tree
     if tree["error_type"] == "not implemented":
-        raise InvalidRequest("only a SELECT can be run here", hint=_ONLY_SELECT)
+        raise _no_select(text)
     raise _unreadable(tree["error_message"])
+
+
+def _no_select(text: str) -> InvalidRequest:
+    """What somebody may have wanted, and how to get it."""
+    found = _FIRST_WORD.match(text)
+    word = found[1].lower() if found else ""
+    if word in _CHANGES:
+        return InvalidRequest(
+            "a question in SQL changes nothing",
+            hint="`calve table --help` lists the commands that do: insert, update, delete, upsert "
+            "and others",
+        )
+    if word == "explain":
+        return InvalidRequest(
+            "a plan cannot be shown here: which files are read is decided before DuckDB plans",
+            hint="run the SELECT itself; in Python `engine` of its answer says who has read",
+        )
+    if _PIVOT.search(text):
+        return InvalidRequest(
+            "PIVOT cannot be run here",
+            hint="write a column for each value: sum(x) FILTER (WHERE kind = 'a') AS a, …",
+        )
+    return InvalidRequest("only a SELECT can be run here", hint=_ONLY_SELECT)
 
 
 def _unreadable(message: str) -> InvalidRequest:

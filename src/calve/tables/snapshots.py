@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -183,6 +183,13 @@ def snapshots_since(table: Table, branch: str, snapshot_id: int | None) -> list[
             )
         )
     return found
+
+
+def has_deletes(table: Table, snapshot_id: int) -> bool:
+    """Whether rows of the snapshot's files are deleted by delete files."""
+    snapshot = table.snapshot_by_id(snapshot_id)
+    manifests = snapshot.manifests(table.io) if snapshot else []
+    return any(each.content == ManifestContent.DELETES for each in manifests)
 
 
 def as_utc(moment: datetime) -> datetime:
