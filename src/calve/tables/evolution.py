@@ -24,6 +24,7 @@ from calve.errors import InvalidRequest
 from calve.tables.nearest import meant
 from calve.tables.outcome import commit_metadata
 from calve.tables.schemas import check_schema
+from calve.tables.transaction import LeanTransaction
 from calve.tables.transforms import field_name, is_manifest_name, partition_term, refuse_redundant
 from calve.tables.types import parse_type
 
@@ -79,7 +80,7 @@ def evolve_schema(table: Table, changes: Sequence[SchemaChange], *, dry_run: boo
     if not changes:
         raise InvalidRequest("no change was given", hint="name at least one")
     try:
-        transaction = table.transaction()
+        transaction = LeanTransaction(table)
         with transaction.update_schema() as update:
             for change in changes:
                 _require_possible(change, table)
