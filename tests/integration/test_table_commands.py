@@ -274,6 +274,8 @@ def test_dropping_and_purging(shell: Shell, tmp_path: Path) -> None:
         ("calve branch publish users audit", 4, "audit"),
         ("calve sql 'select * from userz'", 4, "users"),
         ("calve sql 'drop table users'", 3, "changes nothing"),
+        ("calve table update users --assign age=1 --assign age=2 --all", 2, "two values"),
+        ("calve table describe uesrs", 4, "no table 'uesrs' (did you mean 'users'?)"),
         ("calve sql \"select * from read_csv('users.csv')\"", 3, "read_csv"),
         ("calve table query ../users", 3, "name"),
     ],

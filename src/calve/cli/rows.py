@@ -119,7 +119,7 @@ def update(
     """
     if (where is None) != everything:
         raise click.UsageError("say which rows: --where CONDITION, or --all")
-    updates = dict(_assignment(text) for text in assigned)
+    updates = _assignments(assigned)
     with opened(call) as manager:
         change = manager.update_data(table, updates, where, branch=branch, engine=engine)
     _print(call, change)
@@ -161,6 +161,15 @@ def _print(call: Call, change: Change) -> None:
         print_json(change)
     else:
         say(str(change))
+
+
+def _assignments(texts: tuple[str, ...]) -> dict[str, Expression]:
+    found: dict[str, Expression] = {}
+    for column, expression in map(_assignment, texts):
+        if column in found:
+            raise click.UsageError(f"--assign gives {column!r} two values")
+        found[column] = expression
+    return found
 
 
 def _assignment(text: str) -> tuple[str, Expression]:
