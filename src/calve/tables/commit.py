@@ -20,7 +20,14 @@ from pyiceberg import exceptions as iceberg
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 
-from calve.errors import Conflict, InvalidRequest, NotFound, Unavailable, UnknownOutcome
+from calve.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    SchemaConflict,
+    Unavailable,
+    UnknownOutcome,
+)
 from calve.tables.expiry import clear_away
 from calve.tables.retry import retried_commit
 from calve.tables.staging import Edit, Staged, require_writable, stage
@@ -176,7 +183,8 @@ class TableCommit:
 
 
 def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, Conflict | Unavailable)
+    # The same files will not fit the next time either.
+    return isinstance(error, Conflict | Unavailable) and not isinstance(error, SchemaConflict)
 
 
 def _said(error: Exception) -> str:

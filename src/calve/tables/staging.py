@@ -31,8 +31,11 @@ from pyiceberg.table.snapshots import (
     update_snapshot_summaries,
 )
 from pyiceberg.table.update import (
+    AddSchemaUpdate,
     AssertCurrentSchemaId,
+    AssertLastAssignedFieldId,
     AssertTableUUID,
+    SetCurrentSchemaUpdate,
     SetPropertiesUpdate,
     TableRequirement,
     TableUpdate,
@@ -46,6 +49,7 @@ from pyiceberg.utils.properties import property_as_bool, property_as_int
 from calve.errors import Conflict, InvalidRequest
 from calve.tables.expiry import clear_away
 from calve.tables.manifest_schema import mend_manifest_schema
+from calve.tables.schema_growth import regrown
 
 mend_manifest_schema()
 
@@ -54,15 +58,17 @@ FORMAT_VERSION_MAX: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What one snapshot changes: data files that come and go, and table properties set with them.
+    """What one snapshot changes: data files that come and go, and what is set together with them.
 
-    Its summary holds PyIceberg's counts and what is given here.
+    Its summary holds PyIceberg's counts and what is given here. `schema` is the one that the files
+    were written with: the table gets whatever it has more than the table's own.
     """
 
     added: Sequence[DataFile] = ()
     removed: Sequence[DataFile] = ()
     summary: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    schema: Schema | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +84,12 @@ class Staged:
 def stage(table: Table, edit: Edit, branch: str) -> Staged:
     """Write the manifests for an edit on top of the branch as the table has it now.
 
-    Conflict if a file to remove is no longer there. Whatever fails leaves no file behind.
+    Conflict if a file to remove is no longer there, SchemaConflict if the files to add cannot be
+    read with the table's columns any more. Whatever fails leaves no file behind.
     """
     require_writable(table)
     transaction = _Transaction(table)
+    asserted = _stage_schema(transaction, edit.schema)
     if edit.properties:
         transaction._stage((SetPropertiesUpdate(updates=dict(edit.properties)),))  # noqa: SLF001
     producer = _Snapshot(transaction, edit, branch)
@@ -90,19 +98,30 @@ def stage(table: Table, edit: Edit, branch: str) -> Staged:
     except BaseException:
         clear_away(table.io, producer.metadata_files)
         raise
-    asserted: tuple[TableRequirement, ...] = (
-        AssertTableUUID(uuid=table.metadata.table_uuid),
-        # A REST server would otherwise take a snapshot with the schema of yesterday.
-        AssertCurrentSchemaId.model_validate(
-            {"current-schema-id": table.metadata.current_schema_id}
-        ),
-    )
     return Staged(
         producer.snapshot_id,
         (*transaction._updates, *updates),  # noqa: SLF001
         (*asserted, *requirements),
         producer.metadata_files,
     )
+
+
+def _stage_schema(transaction: Transaction, written: Schema | None) -> tuple[TableRequirement, ...]:
+    """Have the table get the columns that it lacks; what must hold of it for the edit to fit."""
+    metadata = transaction.table_metadata
+    asserted: tuple[TableRequirement, ...] = (
+        AssertTableUUID(uuid=metadata.table_uuid),
+        # A REST server would otherwise take a snapshot with the schema of yesterday.
+        AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
+    )
+    wanted = metadata.schema() if written is None else regrown(metadata, written)
+    if wanted.schema_id == metadata.current_schema_id:
+        return asserted
+    # The newest schema becomes the current one.
+    added = (AddSchemaUpdate(schema=wanted), SetCurrentSchemaUpdate())
+    transaction._stage(added)  # noqa: SLF001
+    last_id = {"last-assigned-field-id": metadata.last_column_id}
+    return (*asserted, AssertLastAssignedFieldId.model_validate(last_id))
 
 
 def require_writable(table: Table) -> None:
