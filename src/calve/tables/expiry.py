@@ -34,11 +34,18 @@ def _forget(
     """Forget which snapshot was current before one that goes, as the Iceberg specification says.
 
     PyIceberg takes out single entries of that history, so that a time at which an expired snapshot
-    was current would lead to the one before it.
+    was current would lead to the one before it. What somebody has named since the caller looked
+    stays, name and snapshot; what has gone already is no error.
     """
-    gone = [entry.snapshot_id in update.snapshot_ids for entry in metadata.snapshot_log]
+    named = {ref.snapshot_id for ref in metadata.refs.values()}
+    known = {each.snapshot_id for each in metadata.snapshots}
+    leaving = [each for each in update.snapshot_ids if each in known - named]
+    if not leaving:
+        return metadata
+    gone = [entry.snapshot_id in leaving for entry in metadata.snapshot_log]
     first = len(gone) - gone[::-1].index(True) if any(gone) else 0
-    after = _remove(update, metadata, context)
+    removal = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": leaving})
+    after = _remove(removal, metadata, context)
     return after.model_copy(update={"snapshot_log": metadata.snapshot_log[first:]})
 
 
@@ -69,17 +76,22 @@ def expire_snapshots(table: Table, older_than: datetime, *, dry_run: bool = Fals
 
 
 def expired_ids(metadata: TableMetadata, before_ms: int) -> set[int]:
-    """The old snapshots that no branch and no tag leads to.
-
-    A branch leads to its newest snapshot, and to those since it left main: without them nobody
-    could tell any more that it can be published.
-    """
-    protected = {ref.snapshot_id for ref in metadata.refs.values()} | _unpublished(metadata)
+    """The old snapshots that no branch and no tag leads to."""
+    protected = protected_ids(metadata)
     return {
         each.snapshot_id
         for each in metadata.snapshots
         if each.timestamp_ms < before_ms and each.snapshot_id not in protected
     }
+
+
+def protected_ids(metadata: TableMetadata) -> set[int]:
+    """The snapshots that a branch or a tag leads to.
+
+    A branch leads to its newest snapshot, and to those since it left main: without them nobody
+    could tell any more that it can be published.
+    """
+    return {ref.snapshot_id for ref in metadata.refs.values()} | _unpublished(metadata)
 
 
 def _unpublished(metadata: TableMetadata) -> set[int]:
@@ -108,6 +120,11 @@ def referred_files(io: FileIO, snapshots: Iterable[IcebergSnapshot]) -> set[str]
                 entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
                 files.update(entry.data_file.file_path for entry in entries)
     return files
+
+
+def manifest_paths(io: FileIO, snapshot: IcebergSnapshot) -> set[str]:
+    """The manifests of a snapshot, and the list of them."""
+    return {snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(io))}
 
 
 def delete_files(io: FileIO, files: Iterable[str]) -> None:

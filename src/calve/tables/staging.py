@@ -8,7 +8,7 @@ each step. Here the removed files are found by their paths, and each file keeps 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -33,8 +33,10 @@ from pyiceberg.table.snapshots import (
 from pyiceberg.table.update import (
     AddSchemaUpdate,
     AssertCurrentSchemaId,
+    AssertDefaultSpecId,
     AssertLastAssignedFieldId,
     AssertTableUUID,
+    RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
     SetPropertiesUpdate,
     TableRequirement,
@@ -46,9 +48,11 @@ from pyiceberg.types import NestedField
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.properties import property_as_bool, property_as_int
 
-from calve.errors import Conflict, InvalidRequest
+from calve.errors import Conflict, InvalidRequest, SchemaConflict
 from calve.tables.expiry import clear_away
 from calve.tables.manifest_schema import mend_manifest_schema
+from calve.tables.manifest_tiers import full_tiers
+from calve.tables.retention import snapshots_kept, surplus_ids
 from calve.tables.schema_growth import regrown
 
 mend_manifest_schema()
@@ -61,7 +65,9 @@ class Edit:
     """What one snapshot changes: data files that come and go, and what is set together with them.
 
     Its summary holds PyIceberg's counts and what is given here. `schema` is the one that the files
-    were written with: the table gets whatever it has more than the table's own.
+    were written with: the table gets whatever it has more than the table's own. `stamp` gives the
+    properties that name the snapshot itself. `is_recurring` says that many more like it will come,
+    so that this one also keeps manifests and snapshots few.
     """
 
     added: Sequence[DataFile] = ()
@@ -69,6 +75,8 @@ class Edit:
     summary: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     schema: Schema | None = None
+    stamp: Callable[[int], Mapping[str, str]] | None = None
+    is_recurring: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,8 @@ class Staged:
     """A snapshot whose files are written and which no catalog knows yet."""
 
     snapshot_id: int
+    parent_id: int | None
+    sequence_number: int
     updates: tuple[TableUpdate, ...]
     requirements: tuple[TableRequirement, ...]
     metadata_files: tuple[str, ...]
@@ -88,10 +98,9 @@ def stage(table: Table, edit: Edit, branch: str) -> Staged:
     read with the table's columns any more. Whatever fails leaves no file behind.
     """
     require_writable(table)
+    _require_partitionings(table.metadata, edit.added)
     transaction = _Transaction(table)
     asserted = _stage_schema(transaction, edit.schema)
-    if edit.properties:
-        transaction._stage((SetPropertiesUpdate(updates=dict(edit.properties)),))  # noqa: SLF001
     producer = _Snapshot(transaction, edit, branch)
     try:
         updates, requirements = producer._commit()  # noqa: SLF001
@@ -100,7 +109,14 @@ def stage(table: Table, edit: Edit, branch: str) -> Staged:
         raise
     return Staged(
         producer.snapshot_id,
-        (*transaction._updates, *updates),  # noqa: SLF001
+        producer.parent_id,
+        table.metadata.next_sequence_number(),
+        (
+            *transaction._updates,  # noqa: SLF001
+            *updates,
+            *_setting(edit, producer.snapshot_id),
+            *_forgetting(table.metadata, edit),
+        ),
         (*asserted, *requirements),
         producer.metadata_files,
     )
@@ -113,6 +129,8 @@ def _stage_schema(transaction: Transaction, written: Schema | None) -> tuple[Tab
         AssertTableUUID(uuid=metadata.table_uuid),
         # A REST server would otherwise take a snapshot with the schema of yesterday.
         AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
+        # A partitioning that is no longer the default may be forgotten, with our files in it.
+        AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
     )
     wanted = metadata.schema() if written is None else regrown(metadata, written)
     if wanted.schema_id == metadata.current_schema_id:
@@ -124,6 +142,19 @@ def _stage_schema(transaction: Transaction, written: Schema | None) -> tuple[Tab
     return (*asserted, AssertLastAssignedFieldId.model_validate(last_id))
 
 
+def _setting(edit: Edit, snapshot_id: int) -> tuple[TableUpdate, ...]:
+    properties = {**edit.properties, **(edit.stamp(snapshot_id) if edit.stamp else {})}
+    return (SetPropertiesUpdate(updates=properties),) if properties else ()
+
+
+def _forgetting(metadata: TableMetadata, edit: Edit) -> tuple[TableUpdate, ...]:
+    """Make room for the new snapshot among those that are kept."""
+    surplus = surplus_ids(metadata, snapshots_kept(metadata) - 1) if edit.is_recurring else []
+    if not surplus:
+        return ()
+    return (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": surplus}),)
+
+
 def require_writable(table: Table) -> None:
     """Refuse tables in a format that cannot be written."""
     if table.format_version > FORMAT_VERSION_MAX:
@@ -131,6 +162,15 @@ def require_writable(table: Table) -> None:
             f"the table has format {table.format_version}; tables are written in format "
             f"{FORMAT_VERSION_MAX} at most",
             hint="write it with Spark",
+        )
+
+
+def _require_partitionings(metadata: TableMetadata, files: Iterable[DataFile]) -> None:
+    lost = {file.spec_id for file in files} - metadata.specs().keys()
+    if lost:
+        raise SchemaConflict(
+            f"the table has forgotten the partitioning {min(lost)}, with which files were written",
+            hint="write the rows again for the partitioning that the table has now",
         )
 
 
@@ -163,8 +203,13 @@ class _Snapshot(_SnapshotProducer["_Snapshot"]):
             snapshot_properties=dict(edit.summary),
             branch=branch,
         )
+        self._is_recurring = edit.is_recurring
         self._added_data_files = list(edit.added)
         self._deleted_data_files = set(edit.removed)
+
+    @property
+    def parent_id(self) -> int | None:
+        return self._parent_snapshot_id
 
     @property
     def metadata_files(self) -> tuple[str, ...]:
@@ -180,7 +225,7 @@ class _Snapshot(_SnapshotProducer["_Snapshot"]):
         for spec_id, _, staying in rewritten:
             if staying:
                 data.append(self._written(spec_id, map(_as_existing, staying)))
-        data.extend(each for each in kept if each.content == ManifestContent.DATA)
+        data.extend(self._few(each for each in kept if each.content == ManifestContent.DATA))
         deletes = [each for each in kept if each.content == ManifestContent.DELETES]
         return self._merged(data) + deletes
 
@@ -284,6 +329,23 @@ class _Snapshot(_SnapshotProducer["_Snapshot"]):
             snapshot_producer=self,
         )
         return merging.merge_manifests(manifests)
+
+    def _few(self, manifests: Iterable[ManifestFile]) -> list[ManifestFile]:
+        """The manifests of earlier snapshots; many small ones as one, unless the table says how."""
+        known = list(manifests)
+        properties = self._transaction.table_metadata.properties
+        if not self._is_recurring or TableProperties.MANIFEST_MERGE_ENABLED in properties:
+            return known
+        groups = full_tiers(known)
+        merged = {each.manifest_path for group in groups for each in group}
+        return [
+            *map(self._as_one, groups),
+            *(each for each in known if each.manifest_path not in merged),
+        ]
+
+    def _as_one(self, manifests: Sequence[ManifestFile]) -> ManifestFile:
+        entries = (entry for each in manifests for entry in self.fetch_manifest_entry(each))
+        return self._written(manifests[0].partition_spec_id, map(_as_existing, entries))
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         metadata = self._transaction.table_metadata
