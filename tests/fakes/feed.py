@@ -48,7 +48,8 @@ def log_range(start: int, end: int, *, partition: int = 0, log: UUID = LOG) -> L
     return LogRange(partition, log, start, end, checksum(end))
 
 
-def batch(rows: LogRange) -> pa.RecordBatch:
+def batch(table: Table, rows: LogRange) -> pa.RecordBatch:
+    """The rows, with null in columns that others have added."""
     return pa.RecordBatch.from_pylist(
         [
             {
@@ -58,7 +59,7 @@ def batch(rows: LogRange) -> pa.RecordBatch:
             }
             for offset in range(rows.start, rows.end)
         ],
-        schema=SCHEMA,
+        schema=table.schema().as_arrow(),
     )
 
 
@@ -80,7 +81,7 @@ class Parcel:
 
 def parcel(table: Table, rows: LogRange) -> Parcel:
     operation_id = range_operation_id(rows)
-    files = write_data_files(table, [batch(rows)], operation_id=operation_id)
+    files = write_data_files(table, [batch(table, rows)], operation_id=operation_id)
     return Parcel(rows, operation_id, files)
 
 
