@@ -304,6 +304,14 @@ def test_how_many_snapshots_are_kept_is_the_tables_to_say(
     assert len(table.metadata.snapshots) == kept
 
 
+def test_snapshots_that_the_table_wants_to_get_older_stay(lake: Lake) -> None:
+    keep = {"calve.snapshots.keep": "10", "history.expire.max-snapshot-age-ms": "3600000"}
+    table = make_table(lake.catalog, keep)
+    for end in range(1, 16):
+        table = feed(table, end - 1, end).table
+    assert len(table.metadata.snapshots) == 15
+
+
 def test_a_name_given_while_a_commit_is_under_way_is_kept(lake: Lake) -> None:
     table = make_table(lake.catalog, {"calve.snapshots.keep": "10"})
     for end in range(1, 11):

@@ -20,6 +20,7 @@ SNAPSHOTS_KEPT_DEFAULT: Final = 100
 # A commit whose answer was lost is recognised by its snapshot, which others must not push out.
 SNAPSHOTS_KEPT_MIN: Final = 10
 _LEAST_KEPT: Final = "history.expire.min-snapshots-to-keep"
+_AGE_KEPT: Final = "history.expire.max-snapshot-age-ms"
 
 
 def snapshots_kept(metadata: TableMetadata) -> int:
@@ -33,7 +34,8 @@ def snapshots_kept(metadata: TableMetadata) -> int:
 def surplus_ids(metadata: TableMetadata, kept: int) -> list[int]:
     """The oldest snapshots, as many as must go so that `kept` are left.
 
-    None that a branch or a tag needs: where those alone are more, more are left.
+    None that a branch or a tag needs, and none that is younger than the table wants them to get,
+    seen from its newest: where those are more, more are left.
     """
     ordered = sorted(
         metadata.snapshots, key=lambda each: (each.sequence_number or 0, each.timestamp_ms)
@@ -41,8 +43,13 @@ def surplus_ids(metadata: TableMetadata, kept: int) -> list[int]:
     old = ordered[: max(0, len(ordered) - kept)]
     if not old:
         return []
+    before_ms = ordered[-1].timestamp_ms - _number(metadata.properties, _AGE_KEPT, 0)
     protected = protected_ids(metadata)
-    return [each.snapshot_id for each in old if each.snapshot_id not in protected]
+    return [
+        each.snapshot_id
+        for each in old
+        if each.timestamp_ms <= before_ms and each.snapshot_id not in protected
+    ]
 
 
 def _number(properties: Mapping[str, str], name: str, default: int) -> int:
