@@ -106,7 +106,7 @@ def main() -> None:
     print(f"p50 of all                {median(took) * 1000:8.1f} ms   must be at most {P50_MS_MAX}")
     print(f"last hundred / first      {last / first:8.2f}      must be at most {GROWTH_MAX}")
     print(
-        f"PyIceberg's append, its file included: {median(plain[:WINDOW]) * 1000:.1f} ms in the first "
+        f"PyIceberg's append, file included: {median(plain[:WINDOW]) * 1000:.1f} ms in the first "
         f"hundred, {median(plain[WINDOW:]) * 1000:.1f} ms in the second"
     )
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -29,7 +29,7 @@ from calve.tables.commit import TableCommit
 from calve.tables.data_files import new_operation_id, write_data_files
 from calve.tables.staging import Edit
 from calve.tables.translate import translating
-from tests.conftest import MakeSettings
+from tests.conftest import MakeCatalogSettings
 from tests.contract.backends import postgres_uri
 from tests.fakes import feed as feeding
 from tests.fakes.feed import Parcel, log_range, parcel
@@ -48,30 +48,6 @@ MAY_PASS = (Conflict, Unavailable, UnknownOutcome)
 SLOW_SECONDS, PATIENCE_MS = 0.7, 400
 
 RUNS = pytest.mark.parametrize("runs", [40, pytest.param(1000, marks=pytest.mark.torture)])
-QUICK = {"retry__initial_delay_ms": 10, "retry__max_delay_ms": 50}
-
-
-class MakeCatalog(Protocol):
-    def __call__(self, kind: str, **flags: object) -> Settings: ...
-
-
-@pytest.fixture
-def catalog_settings(make_settings: MakeSettings, request: pytest.FixtureRequest) -> MakeCatalog:
-    """Settings for a lake in one of the catalogs."""
-
-    def make(kind: str, **flags: object) -> Settings:
-        if kind == "postgres":
-            database: Postgres = request.getfixturevalue("postgres_database")
-            return make_settings(**{"catalog__uri": postgres_uri(database)} | QUICK | flags)
-        if kind == "rest":
-            server: Rest = request.getfixturevalue("rest_server")
-            # The server's catalog is shared by the whole run; a place of our own is not.
-            place = f"{server.warehouse.rstrip('/')}/{uuid4().hex}"
-            rest = {"catalog__type": "rest", "catalog__uri": server.uri, "storage__dsn": place}
-            return make_settings(**rest | QUICK | flags)
-        return make_settings(**QUICK | flags)
-
-    return make
 
 
 @dataclass(frozen=True)
@@ -87,7 +63,7 @@ class Wire:
 @pytest.fixture(params=["rest", "postgres"])
 def wire(
     request: pytest.FixtureRequest,
-    catalog_settings: MakeCatalog,
+    catalog_settings: MakeCatalogSettings,
     serve_front: ServeFront,
     serve_tcp_front: ServeTcpFront,
     monkeypatch: pytest.MonkeyPatch,
@@ -201,7 +177,7 @@ class Story:
 
 @RUNS
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "rest"])
-def test_a_catalog_that_lies(catalog_settings: MakeCatalog, kind: str, runs: int) -> None:
+def test_a_catalog_that_lies(catalog_settings: MakeCatalogSettings, kind: str, runs: int) -> None:
     told: Counter[str] = Counter()
     seen: Counter[str] = Counter()
     with LakeCatalog(catalog_settings(kind)) as catalog:

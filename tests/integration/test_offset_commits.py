@@ -6,6 +6,7 @@ import logging
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from pyiceberg.table import Table
@@ -28,6 +29,7 @@ from calve.tables.positions import (
 )
 from calve.tables.references import create_branch, create_tag
 from calve.tables.staging import Edit
+from tests.conftest import MakeCatalogSettings
 from tests.fakes import feed as feeding
 from tests.fakes import lying_catalog as lies
 from tests.fakes.feed import LOG, OTHER_LOG, feed, log_range, make_table, parcel, position
@@ -341,13 +343,26 @@ def test_a_snapshot_expired_by_somebody_else_meanwhile_is_no_obstacle(lake: Lake
     feeding.require_each_once(lake.catalog.load_table("t"), 11)
 
 
-def test_metadata_files_and_manifests_stay_few(lake: Lake) -> None:
-    table = make_table(lake.catalog, {"write.metadata.previous-versions-max": "5"})
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "rest"])
+def test_metadata_files_stay_few(
+    catalog_settings: MakeCatalogSettings, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LakeCatalog(catalog_settings(kind)) as catalog:
+        few = {"write.metadata.previous-versions-max": "3"}
+        table = make_table(catalog, few, name=f"few_{uuid4().hex}")
+        for end in range(1, 12):
+            table = feed(table, end - 1, end).table
+        root = Path(table.location().removeprefix("file://")) / "metadata"
+        assert len(list(root.glob("*.metadata.json"))) == 3 + 1
+        feeding.require_each_once(catalog.load_table(".".join(table.name())), 11)
+    assert not caplog.records
+
+
+def test_manifests_stay_few(lake: Lake) -> None:
+    table = make_table(lake.catalog)
     commits = TIER_MANIFESTS_MAX * 5
     for end in range(1, commits + 1):
         table = feed(table, end - 1, end).table
-    root = Path(table.location().removeprefix("file://")) / "metadata"
-    assert len(list(root.glob("*.metadata.json"))) <= 5 + 3
     snapshot = table.current_snapshot()
     assert snapshot is not None
     assert len(snapshot.manifests(table.io)) <= 2 * TIER_MANIFESTS_MAX
