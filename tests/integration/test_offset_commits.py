@@ -459,6 +459,24 @@ def test_an_exception_says_nothing_about_a_commit(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("answer", [lies.fails_before, lies.refuses])
+def test_a_commit_whose_snapshot_has_expired_before_it_was_looked_for(
+    catalog: LakeCatalog, answer: lies.Lie
+) -> None:
+    def applies_and_is_forgotten(commit: Any) -> Any:
+        commit()
+        feed(now(catalog), 10, 20)
+        expire_snapshots(now(catalog), datetime.now(UTC) + timedelta(hours=1))
+        return answer(commit)
+
+    honest = [lambda commit: commit()] * 2
+    sent = parcel(now(catalog), log_range(0, 10))
+    with lying(catalog, applies_and_is_forgotten, *honest):
+        assert not sent.send(now(catalog)).is_new
+    assert len(now(catalog).metadata.snapshots) == 1
+    feeding.require_each_once(now(catalog), 20)
+
+
 def test_exactly_once_into_the_table(catalog: LakeCatalog) -> None:
     """Invariant 3: the property moves with a snapshot only, and a stale one moves nothing."""
     rivals = [parcel(now(catalog), log_range(0, 10)) for _ in range(2)]
