@@ -31,21 +31,13 @@ from calve.errors import (
     UnknownOutcome,
 )
 from calve.tables.expiry import clear_away, manifest_paths
+from calve.tables.outcome import LOOK, REFUSALS, read_after, said
 from calve.tables.retry import retried_commit
 from calve.tables.staging import Edit, Staged, require_writable, stage
 from calve.tables.translate import translating
 
 _T = TypeVar("_T")
 _LOG: Final = logging.getLogger(__name__)
-_LOOK: Final = "look at the table before trying again: the commit may have happened"
-# Said by a catalog that has decided. All else may still be applied after we have looked.
-_REFUSALS: Final = (
-    iceberg.CommitFailedException,
-    iceberg.ValidationException,
-    iceberg.BadRequestError,
-    iceberg.UnauthorizedError,
-    iceberg.ForbiddenError,
-)
 # All else may also mean that the table was not what the attempt took it for.
 _CLEAR: Final = (
     iceberg.CommitFailedException,
@@ -98,7 +90,7 @@ class TableCommit:
             try:
                 self.table._do_commit(staged.updates, staged.requirements)  # noqa: SLF001
             except Exception as error:
-                if found := self._found_after(error):
+                if found := read_after(error, self.reload):
                     return found
                 self._settle(staged, error)
                 raise
@@ -145,7 +137,7 @@ class TableCommit:
         except (Conflict, Unavailable) as error:
             if not self.is_undecided:
                 raise
-            raise UnknownOutcome(error.message, hint=_LOOK, context=error.context) from error
+            raise UnknownOutcome(error.message, hint=LOOK, context=error.context) from error
 
     def discard(self, files: Iterable[str]) -> None:
         """Delete files that were written for this change, if it is certain that it failed."""
@@ -162,18 +154,6 @@ class TableCommit:
         self._undecided.clear()
         return Committed(snapshot_id, self.table)
 
-    def _found_after(self, error: Exception) -> Committed | None:
-        try:
-            return self.reload()
-        except NotFound:
-            raise
-        except Exception as unreadable:  # noqa: BLE001
-            raise UnknownOutcome(
-                f"the commit failed ({_said(error)}), and the table cannot be read to see whether "
-                f"it happened: {_said(unreadable)}",
-                hint=_LOOK,
-            ) from error
-
     def _staged(self, edit: Edit) -> Staged:
         """Write the edit's manifests on top of the head that was last read."""
         head = self.head
@@ -189,17 +169,17 @@ class TableCommit:
 
     def _settle(self, staged: Staged, error: Exception) -> None:
         """The table was read after the error, and does not have the snapshot."""
-        if isinstance(error, _REFUSALS):
+        if isinstance(error, REFUSALS):
             self._give_up(staged)
         if isinstance(error, _CLEAR):
             return
         if self._is_past(staged):
             raise Conflict(
-                f"the table has moved on: {_said(error)}", hint="load the table and decide again"
+                f"the table has moved on: {said(error)}", hint="load the table and decide again"
             ) from error
         if isinstance(error, iceberg.CommitStateUnknownException):
             raise Unavailable(
-                f"the answer to a commit was lost: {_said(error)}",
+                f"the answer to a commit was lost: {said(error)}",
                 hint="the table does not have it so far; try again",
             ) from error
 
@@ -236,7 +216,7 @@ class TableCommit:
         try:
             needed = {path for each in later for path in manifest_paths(io, each)}
         except OSError as error:
-            _LOG.warning("manifests are left over", extra={"reason": _said(error)})
+            _LOG.warning("manifests are left over", extra={"reason": said(error)})
             return
         clear_away(io, [each for each in staged.metadata_files if each not in needed])
 
@@ -256,7 +236,3 @@ class TableCommit:
 def _may_pass(error: BaseException) -> bool:
     # The same files will not fit the next time either.
     return isinstance(error, Conflict | Unavailable) and not isinstance(error, SchemaConflict)
-
-
-def _said(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

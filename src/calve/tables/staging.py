@@ -52,8 +52,10 @@ from calve.errors import Conflict, InvalidRequest, SchemaConflict
 from calve.tables.expiry import clear_away
 from calve.tables.manifest_schema import mend_manifest_schema
 from calve.tables.manifest_tiers import full_tiers
+from calve.tables.outcome import leads_to
 from calve.tables.retention import snapshots_kept, surplus_ids
 from calve.tables.schema_growth import regrown
+from calve.tables.transaction import LeanTransaction
 
 mend_manifest_schema()
 
@@ -99,7 +101,7 @@ def stage(table: Table, edit: Edit, branch: str) -> Staged:
     """
     require_writable(table)
     _require_partitionings(table.metadata, edit.added)
-    transaction = _Transaction(table)
+    transaction = LeanTransaction(table)
     asserted = _stage_schema(transaction, edit.schema)
     producer = _Snapshot(transaction, edit, branch)
     try:
@@ -107,17 +109,14 @@ def stage(table: Table, edit: Edit, branch: str) -> Staged:
     except BaseException:
         clear_away(table.io, producer.metadata_files)
         raise
+    forgetting, unmoved = _forgetting(table.metadata, edit, branch)
+    setting = _setting(edit, producer.snapshot_id)
     return Staged(
         producer.snapshot_id,
         producer.parent_id,
         table.metadata.next_sequence_number(),
-        (
-            *transaction._updates,  # noqa: SLF001
-            *updates,
-            *_setting(edit, producer.snapshot_id),
-            *_forgetting(table.metadata, edit),
-        ),
-        (*asserted, *requirements),
+        (*transaction._updates, *updates, *setting, *forgetting),  # noqa: SLF001
+        (*asserted, *requirements, *unmoved),
         producer.metadata_files,
     )
 
@@ -147,12 +146,18 @@ def _setting(edit: Edit, snapshot_id: int) -> tuple[TableUpdate, ...]:
     return (SetPropertiesUpdate(updates=properties),) if properties else ()
 
 
-def _forgetting(metadata: TableMetadata, edit: Edit) -> tuple[TableUpdate, ...]:
-    """Make room for the new snapshot among those that are kept."""
+def _forgetting(
+    metadata: TableMetadata, edit: Edit, branch: str
+) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
+    """Make room for the new snapshot among those that are kept, if nothing else leads to others."""
     surplus = surplus_ids(metadata, snapshots_kept(metadata) - 1) if edit.is_recurring else []
     if not surplus:
-        return ()
-    return (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": surplus}),)
+        return (), ()
+    named = [(name, ref.snapshot_id) for name, ref in metadata.refs.items() if name != branch]
+    return (
+        (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": surplus}),),
+        tuple(leads_to(name, snapshot_id) for name, snapshot_id in named),
+    )
 
 
 def require_writable(table: Table) -> None:
@@ -172,20 +177,6 @@ def _require_partitionings(metadata: TableMetadata, files: Iterable[DataFile]) -
             f"the table has forgotten the partitioning {min(lost)}, with which files were written",
             hint="write the rows again for the partitioning that the table has now",
         )
-
-
-class _Transaction(Transaction):
-    """PyIceberg applies all updates and copies the metadata each time it is asked for."""
-
-    def __init__(self, table: Table) -> None:
-        super().__init__(table)
-        self._seen: tuple[tuple[TableUpdate, ...], TableMetadata] = ((), table.metadata)
-
-    @property
-    def table_metadata(self) -> TableMetadata:
-        if self._seen[0] != self._updates:
-            self._seen = (self._updates, super().table_metadata)
-        return self._seen[1]
 
 
 def _operation(edit: Edit) -> Operation:
