@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final, Protocol
+from uuid import uuid4
 
 import hypothesis
 import pytest
@@ -15,6 +17,8 @@ from calve.settings import Settings, load_settings
 from calve.spark.conf import kinds_of
 from calve.spark.jars import Jar, JarCache, needed_jars, pinned_jars
 from tests.servers.needs import needed
+from tests.servers.postgres import Postgres
+from tests.servers.rest import Rest
 
 pytest_plugins = ["tests.pages", "tests.servers.fixtures"]
 
@@ -37,6 +41,34 @@ def make_settings(tmp_path: Path) -> MakeSettings:
     def make(**flags: object) -> Settings:
         named = {name.replace("__", "."): value for name, value in flags.items()}
         return load_settings(flags={"data": str(tmp_path / "lake"), **named}, environ={}).settings
+
+    return make
+
+
+QUICK_RETRIES: Final = {"retry__initial_delay_ms": 10, "retry__max_delay_ms": 50}
+
+
+class MakeCatalogSettings(Protocol):
+    def __call__(self, kind: str, **flags: object) -> Settings: ...
+
+
+@pytest.fixture
+def catalog_settings(
+    make_settings: MakeSettings, request: pytest.FixtureRequest
+) -> MakeCatalogSettings:
+    """Settings for a lake in one of the catalogs."""
+
+    def make(kind: str, **flags: object) -> Settings:
+        if kind == "postgres":
+            database: Postgres = request.getfixturevalue("postgres_database")
+            return make_settings(**{"catalog__uri": database.url} | QUICK_RETRIES | flags)
+        if kind == "rest":
+            server: Rest = request.getfixturevalue("rest_server")
+            # The server's catalog is shared by the whole run; a place of our own is not.
+            place = f"{server.warehouse.rstrip('/')}/{uuid4().hex}"
+            rest = {"catalog__type": "rest", "catalog__uri": server.uri, "storage__dsn": place}
+            return make_settings(**rest | QUICK_RETRIES | flags)
+        return make_settings(**QUICK_RETRIES | flags)
 
     return make
 

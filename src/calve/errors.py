@@ -6,6 +6,7 @@
     │   └── MissingPart       install an optional part or a program
     ├── NotFound              name something that exists
     ├── Conflict              reload, decide again, retry
+    │   └── SchemaConflict    write the rows again, for the columns of now
     ├── Unavailable           back off, then retry
     ├── UnknownOutcome        look at the state before retrying
     ├── Fenced                stop: somebody else owns this now
@@ -81,6 +82,10 @@ class NotFound(CalveError):
 class Conflict(CalveError):
     exit_code = 5
     http_status = 409
+
+
+class SchemaConflict(Conflict):
+    """Files were written for columns that the table does not have so any more."""
 
 
 class Unavailable(CalveError):

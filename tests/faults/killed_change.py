@@ -22,12 +22,29 @@ from calve.settings import load_settings
 from calve.tables.catalog import LakeCatalog
 from calve.tables.expiry import expire_snapshots
 from calve.tables.stores.local import LocalFileIO, MetadataFile
+from tests.fakes.feed import feed
 
 CHANGES: dict[str, Callable[[LakeCatalog], Any]] = {
     "insert": lambda c: insert_rows(c, "t", [{"id": n, "p": n % 2} for n in (10, 11)]),
     "update": lambda c: update_rows(c, "t", {"id": Expression("id + 100")}, "id <= 2"),
     "upsert": lambda c: upsert_rows(c, "t", [{"id": 1, "p": 1}, {"id": 9, "p": 0}], ["id"]),
     "expire": lambda c: expire_snapshots(c.load_table("t"), datetime.now(UTC) + timedelta(hours=1)),
+}
+
+
+def _commit_twice(catalog: LakeCatalog) -> None:
+    """The second is based on what the first has changed, so it is refused and tried again."""
+    before = catalog.load_table("t")
+    feed(before, 20, 23)
+    feed(catalog.load_table("t"), 23, 24)
+    feed(before, 24, 25)
+
+
+# Of a table that has the offsets up to 20.
+OFFSET_COMMITS: dict[str, Callable[[LakeCatalog], Any]] = {
+    "commit": lambda c: feed(c.load_table("t"), 20, 25),
+    "find committed": lambda c: feed(c.load_table("t"), 15, 20),
+    "commit on what was read before": _commit_twice,
 }
 
 
@@ -112,5 +129,5 @@ def run(data: str, change: str, kill_at: int | None, report: str) -> None:
     steps = Steps(kill_at)
     with LakeCatalog(load_settings(flags={"data": data}, environ={}).settings) as catalog:
         watch(catalog, steps)
-        CHANGES[change](catalog)
+        (CHANGES | OFFSET_COMMITS)[change](catalog)
     Path(report).write_text("\n".join(steps.seen))

@@ -143,6 +143,21 @@ def test_broken_connections_are_replaced_and_reads_repeated(
         assert front.faults.taken == 1
 
 
+def test_connections_that_break_while_they_are_used_come_back(
+    make_settings: MakeSettings, database: Postgres, serve_tcp_front: ServeTcpFront
+) -> None:
+    front = serve_tcp_front(database.port)
+    few = {"min_connections": 1, "max_connections": 2, "connection_timeout_ms": 1000}
+    with open_lake(make_settings, database.through(front.port), **few) as lake:
+        lake.catalog.create_table("users", USERS)
+        for _ in range(5):
+            table = lake.catalog.load_table("users")
+            front.faults.inject(faults.drop_answer(), when=lambda data: b"COMMIT" in data)
+            with pytest.raises(CommitStateUnknownException):
+                table.append(ROW)
+        assert lake.catalog.load_table("users").schema().column_names == ["id"]
+
+
 def test_a_commit_whose_answer_is_lost_has_an_unknown_outcome(
     make_settings: MakeSettings, database: Postgres, serve_tcp_front: ServeTcpFront
 ) -> None:

@@ -18,10 +18,12 @@ class Fault:
 
     `drop_answer` lets the request through and takes effect, and resets the connection instead of
     answering. `status` answers without asking the server, or with `after` having asked it, as a
-    proxy does that lost the server's answer. HTTP only.
+    proxy does that lost the server's answer. HTTP only. `answer_delay_seconds` lets the request
+    through at once and keeps the answer back.
     """
 
     delay_seconds: float = 0.0
+    answer_delay_seconds: float = 0.0
     reset: bool = False
     drop_answer: bool = False
     status: int | None = None
@@ -31,6 +33,10 @@ class Fault:
 
 def delay(seconds: float) -> Fault:
     return Fault(delay_seconds=seconds)
+
+
+def delay_answer(seconds: float) -> Fault:
+    return Fault(answer_delay_seconds=seconds)
 
 
 def reset() -> Fault:

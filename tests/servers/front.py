@@ -222,7 +222,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._pass(request)
             self._reset(request)
         else:
-            self._answer(request, self._pass(request))
+            answer = self._pass(request)
+            if fault and self.server.stopping.wait(fault.answer_delay_seconds):
+                return
+            self._answer(request, answer)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _serve  # noqa: N815
 

@@ -96,6 +96,7 @@ class _Pair:
         self._client = client
         self._upstream = upstream
         self._answer_is_dropped = threading.Event()
+        self._answer_delay_seconds = 0.0
 
     def pump_requests(self) -> None:
         with suppress(OSError):
@@ -111,6 +112,9 @@ class _Pair:
                 if self._answer_is_dropped.is_set():
                     # The server has answered, so what was asked has happened.
                     self.reset()
+                    return
+                seconds, self._answer_delay_seconds = self._answer_delay_seconds, 0.0
+                if self._server.stopping.wait(seconds):
                     return
                 self._client.sendall(data)
             self._client.shutdown(socket.SHUT_WR)
@@ -132,6 +136,7 @@ class _Pair:
             return False
         if fault.drop_answer:
             self._answer_is_dropped.set()
+        self._answer_delay_seconds = fault.answer_delay_seconds
         return True
 
 

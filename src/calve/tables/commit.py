@@ -1,8 +1,9 @@
 """The one commit path: data files added and removed on a branch, in one snapshot, at most once.
 
 An exception says nothing about a commit. After any, the table is read again, and the snapshot's id
-in it says that the commit happened. Files are deleted only when the catalog refused the commit and
-the table does not have it; what is undecided stays for orphan removal.
+in it says that the commit happened. It did not, and never will, when the table does not have it and
+either the catalog has refused it or the table has moved on. Files are deleted only then; what is
+undecided stays for orphan removal.
 
 Each attempt asserts the branch's head that it was based on, so of several attempts on one head at
 most one is applied, however late. What is not promised: that a commit is recognised whose snapshot
@@ -14,20 +15,35 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from pyiceberg import exceptions as iceberg
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 
-from calve.errors import Conflict, InvalidRequest, NotFound, Unavailable, UnknownOutcome
-from calve.tables.expiry import clear_away
+from calve.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    SchemaConflict,
+    Unavailable,
+    UnknownOutcome,
+)
+from calve.tables.expiry import clear_away, manifest_paths
 from calve.tables.outcome import LOOK, REFUSALS, read_after, said
 from calve.tables.retry import retried_commit
 from calve.tables.staging import Edit, Staged, require_writable, stage
 from calve.tables.translate import translating
 
+_T = TypeVar("_T")
 _LOG: Final = logging.getLogger(__name__)
+# All else may also mean that the table was not what the attempt took it for.
+_CLEAR: Final = (
+    iceberg.CommitFailedException,
+    iceberg.UnauthorizedError,
+    iceberg.ForbiddenError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +63,7 @@ class TableCommit:
         self.branch = branch or MAIN_BRANCH
         self._require_branch()
         self._sent: list[int] = []
-        self._undecided: set[int] = set()
+        self._undecided: dict[int, Staged] = {}
         self._is_stale = False
 
     @property
@@ -68,9 +84,9 @@ class TableCommit:
         not have the snapshot: `reload`, decide again, and attempt again. No change is made twice.
         """
         with translating():
-            staged = stage(self.table, edit, self.branch)
+            staged = self._staged(edit)
             self._sent.append(staged.snapshot_id)
-            self._undecided.add(staged.snapshot_id)
+            self._undecided[staged.snapshot_id] = staged
             try:
                 self.table._do_commit(staged.updates, staged.requirements)  # noqa: SLF001
             except Exception as error:
@@ -78,8 +94,7 @@ class TableCommit:
                     return found
                 self._settle(staged, error)
                 raise
-            self._undecided.clear()
-            return Committed(staged.snapshot_id, self.table)
+            return self._done(staged.snapshot_id)
 
     def reload(self) -> Committed | None:
         """Read the table again; what an earlier attempt has committed after all, if one has."""
@@ -94,8 +109,8 @@ class TableCommit:
         known = {each.snapshot_id for each in loaded.metadata.snapshots}
         for snapshot_id in self._sent:
             if snapshot_id in known:
-                self._undecided.clear()
-                return Committed(snapshot_id, loaded)
+                return self._done(snapshot_id)
+        self._give_up_past()
         return None
 
     def append(self, edit: Edit) -> Committed:
@@ -103,14 +118,14 @@ class TableCommit:
         assert not edit.removed
         return self.repeat(lambda: self.attempt(edit))
 
-    def repeat(self, attempt: Callable[[], Committed]) -> Committed:
+    def repeat(self, attempt: Callable[[], _T]) -> _T | Committed:
         """Attempt until it succeeds or an earlier attempt turns out to have.
 
         Between attempts the table is read again. Its `commit.retry.*` properties bound it: after
         that a Conflict, or an UnknownOutcome where one of the attempts may still be applied.
         """
 
-        def once() -> Committed:
+        def once() -> _T | Committed:
             if self._is_stale and (found := self.reload()):
                 return found
             self._is_stale = True
@@ -133,16 +148,77 @@ class TableCommit:
             "the outcome of a commit is unknown: its files are left", extra={"files": [*files]}
         )
 
+    def _done(self, snapshot_id: int) -> Committed:
+        self._undecided.pop(snapshot_id, None)
+        self._give_up_past()
+        self._undecided.clear()
+        return Committed(snapshot_id, self.table)
+
+    def _staged(self, edit: Edit) -> Staged:
+        """Write the edit's manifests on top of the head that was last read."""
+        head = self.head
+        try:
+            return stage(self.table, edit, self.branch)
+        except FileNotFoundError as error:
+            # What an old head consists of may have been expired since it was read.
+            if self.reload() is None and self.head != head:
+                raise Conflict(
+                    "the table has moved on", hint="load the table and decide again"
+                ) from error
+            raise
+
     def _settle(self, staged: Staged, error: Exception) -> None:
         """The table was read after the error, and does not have the snapshot."""
         if isinstance(error, REFUSALS):
-            self._undecided.discard(staged.snapshot_id)
-            clear_away(self.table.io, staged.metadata_files)
-        elif isinstance(error, iceberg.CommitStateUnknownException):
+            self._give_up(staged)
+        if isinstance(error, _CLEAR):
+            return
+        if self._is_past(staged):
+            raise Conflict(
+                f"the table has moved on: {said(error)}", hint="load the table and decide again"
+            ) from error
+        if isinstance(error, iceberg.CommitStateUnknownException):
             raise Unavailable(
                 f"the answer to a commit was lost: {said(error)}",
                 hint="the table does not have it so far; try again",
             ) from error
+
+    def _is_past(self, staged: Staged) -> bool:
+        """Whether the table, as last read, would refuse the attempt now and for ever.
+
+        A snapshot needs a higher sequence number than the table's last, and one without a parent
+        that its branch does not exist. Snapshots of format 1 have no such number.
+        """
+        metadata = self.table.metadata
+        if isinstance(metadata, TableMetadataV1):
+            return False
+        if staged.parent_id is None and self.head is None:
+            return False
+        return metadata.last_sequence_number >= staged.sequence_number
+
+    def _give_up_past(self) -> None:
+        for staged in [each for each in self._undecided.values() if self._is_past(each)]:
+            self._give_up(staged)
+
+    def _give_up(self, staged: Staged) -> None:
+        """Delete the manifests of an attempt that is not in the table and never will be.
+
+        It may have been, if its snapshot has expired since: then later ones refer to its manifests.
+        """
+        if self._undecided.pop(staged.snapshot_id, None) is None:
+            return
+        io = self.table.io
+        later = [
+            each
+            for each in self.table.metadata.snapshots
+            if (each.sequence_number or 0) >= staged.sequence_number
+        ]
+        try:
+            needed = {path for each in later for path in manifest_paths(io, each)}
+        except OSError as error:
+            _LOG.warning("manifests are left over", extra={"reason": said(error)})
+            return
+        clear_away(io, [each for each in staged.metadata_files if each not in needed])
 
     def _require_branch(self) -> None:
         ref = self.table.metadata.refs.get(self.branch)
@@ -158,4 +234,5 @@ class TableCommit:
 
 
 def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, Conflict | Unavailable)
+    # The same files will not fit the next time either.
+    return isinstance(error, Conflict | Unavailable) and not isinstance(error, SchemaConflict)

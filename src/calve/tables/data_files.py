@@ -59,10 +59,14 @@ def new_operation_id(operation: str) -> str:
 
 
 def write_data_files(
-    table: Table, batches: Iterable[pa.RecordBatch], *, operation_id: str
+    table: Table,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    operation_id: str,
+    schema: Schema | None = None,
 ) -> list[DataFile]:
     """The rows as data files, none of them in the table yet."""
-    with DataFileWriter(table, operation_id=operation_id) as writer:
+    with DataFileWriter(table, operation_id=operation_id, schema=schema) as writer:
         for batch in batches:
             writer.write(pa.Table.from_batches([batch]))
         return writer.finish()
@@ -71,15 +75,16 @@ def write_data_files(
 class DataFileWriter:
     """Writes data files of one table. A context manager: left without `finish`, it leaves nothing.
 
-    Not for several threads; it has threads of its own.
+    Not for several threads; it has threads of its own. `schema` is one that the table is to get
+    with the commit of these files.
     """
 
-    def __init__(self, table: Table, *, operation_id: str) -> None:
+    def __init__(self, table: Table, *, operation_id: str, schema: Schema | None = None) -> None:
         require_writable(table)
-        self._layout = _Layout(table, operation_id)
-        self._partitioner = Partitioner(table.spec(), table.schema())
+        self._schema = schema or table.schema()
+        self._layout = _Layout(table, self._schema, operation_id)
+        self._partitioner = Partitioner(table.spec(), self._schema)
         self._sort_order = table.sort_order()
-        self._schema = table.schema()
         is_plain = self._sort_order.is_unsorted and table.spec().is_unpartitioned()
         # Larger where pieces would be cut up among partitions, or are whole files.
         self._gathered_max = PIECE_BYTES if is_plain else 2 * PIECE_BYTES
@@ -223,8 +228,7 @@ class _Rows:
 class _Layout:
     """How and where the files of one table are written."""
 
-    def __init__(self, table: Table, operation_id: str) -> None:
-        schema = table.schema()
+    def __init__(self, table: Table, schema: Schema, operation_id: str) -> None:
         written_as = table.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet").lower()
         if written_as != FileFormat.PARQUET.value.lower():
             raise InvalidRequest(

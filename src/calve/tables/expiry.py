@@ -102,17 +102,22 @@ def _forget_snapshots(table: Table, ids: set[int]) -> None:
 
 
 def expired_ids(metadata: TableMetadata, before_ms: int) -> set[int]:
-    """The old snapshots that no branch and no tag leads to.
-
-    A branch leads to its newest snapshot, and to those since it left main: without them nobody
-    could tell any more that it can be published.
-    """
-    protected = {ref.snapshot_id for ref in metadata.refs.values()} | _unpublished(metadata)
+    """The old snapshots that no branch and no tag leads to."""
+    protected = protected_ids(metadata)
     return {
         each.snapshot_id
         for each in metadata.snapshots
         if each.timestamp_ms < before_ms and each.snapshot_id not in protected
     }
+
+
+def protected_ids(metadata: TableMetadata) -> set[int]:
+    """The snapshots that a branch or a tag leads to.
+
+    A branch leads to its newest snapshot, and to those since it left main: without them nobody
+    could tell any more that it can be published.
+    """
+    return {ref.snapshot_id for ref in metadata.refs.values()} | _unpublished(metadata)
 
 
 def _unpublished(metadata: TableMetadata) -> set[int]:
@@ -141,6 +146,11 @@ def referred_files(io: FileIO, snapshots: Iterable[IcebergSnapshot]) -> set[str]
                 entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
                 files.update(entry.data_file.file_path for entry in entries)
     return files
+
+
+def manifest_paths(io: FileIO, snapshot: IcebergSnapshot) -> set[str]:
+    """The manifests of a snapshot, and the list of them."""
+    return {snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(io))}
 
 
 def delete_files(io: FileIO, files: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from calve.errors import Unavailable, UnknownOutcome
+from calve.errors import NotFound, Unavailable, UnknownOutcome
 from calve.tables.translate import translated
 
 _T = TypeVar("_T")
@@ -70,9 +70,14 @@ def leads_to(ref: str, snapshot_id: int | None) -> AssertRefSnapshotId:
 
 
 def read_after(error: Exception, read: Callable[[], _T]) -> _T:
-    """What a reading after a failed commit finds; UnknownOutcome if that fails too."""
+    """What a reading after a failed commit finds; UnknownOutcome if that fails too.
+
+    That the table is gone says enough.
+    """
     try:
         return read()
+    except NotFound:
+        raise
     except Exception as unreadable:  # noqa: BLE001
         raise UnknownOutcome(
             f"the commit failed ({said(error)}), and the table cannot be read to see whether "

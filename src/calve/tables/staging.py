@@ -8,7 +8,7 @@ each step. Here the removed files are found by their paths, and each file keeps 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -31,8 +31,13 @@ from pyiceberg.table.snapshots import (
     update_snapshot_summaries,
 )
 from pyiceberg.table.update import (
+    AddSchemaUpdate,
     AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertLastAssignedFieldId,
     AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    SetCurrentSchemaUpdate,
     SetPropertiesUpdate,
     TableRequirement,
     TableUpdate,
@@ -43,9 +48,13 @@ from pyiceberg.types import NestedField
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.properties import property_as_bool, property_as_int
 
-from calve.errors import Conflict, InvalidRequest
+from calve.errors import Conflict, InvalidRequest, SchemaConflict
 from calve.tables.expiry import clear_away
 from calve.tables.manifest_schema import mend_manifest_schema
+from calve.tables.manifest_tiers import full_tiers
+from calve.tables.outcome import leads_to
+from calve.tables.retention import snapshots_kept, surplus_ids
+from calve.tables.schema_growth import regrown
 from calve.tables.transaction import LeanTransaction
 
 mend_manifest_schema()
@@ -55,15 +64,21 @@ FORMAT_VERSION_MAX: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What one snapshot changes: data files that come and go, and table properties set with them.
+    """What one snapshot changes: data files that come and go, and what is set together with them.
 
-    Its summary holds PyIceberg's counts and what is given here.
+    Its summary holds PyIceberg's counts and what is given here. `schema` is the one that the files
+    were written with: the table gets whatever it has more than the table's own. `stamp` gives the
+    properties that name the snapshot itself. `is_recurring` says that many more like it will come,
+    so that this one also keeps manifests and snapshots few.
     """
 
     added: Sequence[DataFile] = ()
     removed: Sequence[DataFile] = ()
     summary: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    schema: Schema | None = None
+    stamp: Callable[[int], Mapping[str, str]] | None = None
+    is_recurring: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +86,8 @@ class Staged:
     """A snapshot whose files are written and which no catalog knows yet."""
 
     snapshot_id: int
+    parent_id: int | None
+    sequence_number: int
     updates: tuple[TableUpdate, ...]
     requirements: tuple[TableRequirement, ...]
     metadata_files: tuple[str, ...]
@@ -79,30 +96,67 @@ class Staged:
 def stage(table: Table, edit: Edit, branch: str) -> Staged:
     """Write the manifests for an edit on top of the branch as the table has it now.
 
-    Conflict if a file to remove is no longer there. Whatever fails leaves no file behind.
+    Conflict if a file to remove is no longer there, SchemaConflict if the files to add cannot be
+    read with the table's columns any more. Whatever fails leaves no file behind.
     """
     require_writable(table)
+    _require_partitionings(table.metadata, edit.added)
     transaction = LeanTransaction(table)
-    if edit.properties:
-        transaction._stage((SetPropertiesUpdate(updates=dict(edit.properties)),))  # noqa: SLF001
+    asserted = _stage_schema(transaction, edit.schema)
     producer = _Snapshot(transaction, edit, branch)
     try:
         updates, requirements = producer._commit()  # noqa: SLF001
     except BaseException:
         clear_away(table.io, producer.metadata_files)
         raise
-    asserted: tuple[TableRequirement, ...] = (
-        AssertTableUUID(uuid=table.metadata.table_uuid),
-        # A REST server would otherwise take a snapshot with the schema of yesterday.
-        AssertCurrentSchemaId.model_validate(
-            {"current-schema-id": table.metadata.current_schema_id}
-        ),
-    )
+    forgetting, unmoved = _forgetting(table.metadata, edit, branch)
+    setting = _setting(edit, producer.snapshot_id)
     return Staged(
         producer.snapshot_id,
-        (*transaction._updates, *updates),  # noqa: SLF001
-        (*asserted, *requirements),
+        producer.parent_id,
+        table.metadata.next_sequence_number(),
+        (*transaction._updates, *updates, *setting, *forgetting),  # noqa: SLF001
+        (*asserted, *requirements, *unmoved),
         producer.metadata_files,
+    )
+
+
+def _stage_schema(transaction: Transaction, written: Schema | None) -> tuple[TableRequirement, ...]:
+    """Have the table get the columns that it lacks; what must hold of it for the edit to fit."""
+    metadata = transaction.table_metadata
+    asserted: tuple[TableRequirement, ...] = (
+        AssertTableUUID(uuid=metadata.table_uuid),
+        # A REST server would otherwise take a snapshot with the schema of yesterday.
+        AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
+        # A partitioning that is no longer the default may be forgotten, with our files in it.
+        AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
+    )
+    wanted = metadata.schema() if written is None else regrown(metadata, written)
+    if wanted.schema_id == metadata.current_schema_id:
+        return asserted
+    # The newest schema becomes the current one.
+    added = (AddSchemaUpdate(schema=wanted), SetCurrentSchemaUpdate())
+    transaction._stage(added)  # noqa: SLF001
+    last_id = {"last-assigned-field-id": metadata.last_column_id}
+    return (*asserted, AssertLastAssignedFieldId.model_validate(last_id))
+
+
+def _setting(edit: Edit, snapshot_id: int) -> tuple[TableUpdate, ...]:
+    properties = {**edit.properties, **(edit.stamp(snapshot_id) if edit.stamp else {})}
+    return (SetPropertiesUpdate(updates=properties),) if properties else ()
+
+
+def _forgetting(
+    metadata: TableMetadata, edit: Edit, branch: str
+) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
+    """Make room for the new snapshot among those that are kept, if nothing else leads to others."""
+    surplus = surplus_ids(metadata, snapshots_kept(metadata) - 1) if edit.is_recurring else []
+    if not surplus:
+        return (), ()
+    named = [(name, ref.snapshot_id) for name, ref in metadata.refs.items() if name != branch]
+    return (
+        (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": surplus}),),
+        tuple(leads_to(name, snapshot_id) for name, snapshot_id in named),
     )
 
 
@@ -113,6 +167,15 @@ def require_writable(table: Table) -> None:
             f"the table has format {table.format_version}; tables are written in format "
             f"{FORMAT_VERSION_MAX} at most",
             hint="write it with Spark",
+        )
+
+
+def _require_partitionings(metadata: TableMetadata, files: Iterable[DataFile]) -> None:
+    lost = {file.spec_id for file in files} - metadata.specs().keys()
+    if lost:
+        raise SchemaConflict(
+            f"the table has forgotten the partitioning {min(lost)}, with which files were written",
+            hint="write the rows again for the partitioning that the table has now",
         )
 
 
@@ -131,8 +194,13 @@ class _Snapshot(_SnapshotProducer["_Snapshot"]):
             snapshot_properties=dict(edit.summary),
             branch=branch,
         )
+        self._is_recurring = edit.is_recurring
         self._added_data_files = list(edit.added)
         self._deleted_data_files = set(edit.removed)
+
+    @property
+    def parent_id(self) -> int | None:
+        return self._parent_snapshot_id
 
     @property
     def metadata_files(self) -> tuple[str, ...]:
@@ -148,7 +216,7 @@ class _Snapshot(_SnapshotProducer["_Snapshot"]):
         for spec_id, _, staying in rewritten:
             if staying:
                 data.append(self._written(spec_id, map(_as_existing, staying)))
-        data.extend(each for each in kept if each.content == ManifestContent.DATA)
+        data.extend(self._few(each for each in kept if each.content == ManifestContent.DATA))
         deletes = [each for each in kept if each.content == ManifestContent.DELETES]
         return self._merged(data) + deletes
 
@@ -252,6 +320,23 @@ class _Snapshot(_SnapshotProducer["_Snapshot"]):
             snapshot_producer=self,
         )
         return merging.merge_manifests(manifests)
+
+    def _few(self, manifests: Iterable[ManifestFile]) -> list[ManifestFile]:
+        """The manifests of earlier snapshots; many small ones as one, unless the table says how."""
+        known = list(manifests)
+        properties = self._transaction.table_metadata.properties
+        if not self._is_recurring or TableProperties.MANIFEST_MERGE_ENABLED in properties:
+            return known
+        groups = full_tiers(known)
+        merged = {each.manifest_path for group in groups for each in group}
+        return [
+            *map(self._as_one, groups),
+            *(each for each in known if each.manifest_path not in merged),
+        ]
+
+    def _as_one(self, manifests: Sequence[ManifestFile]) -> ManifestFile:
+        entries = (entry for each in manifests for entry in self.fetch_manifest_entry(each))
+        return self._written(manifests[0].partition_spec_id, map(_as_existing, entries))
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         metadata = self._transaction.table_metadata

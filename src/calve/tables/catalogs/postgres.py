@@ -23,7 +23,18 @@ _ANSWER_SECONDS_MAX: Final = 30.0
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that gives up on a server which does not answer."""
+    """A connection that gives up on a server which does not answer.
+
+    Broken, it goes back to its pool when it is closed, as a good one does: psycopg itself leaves a
+    closed connection out, and the pool would count it as lent for ever.
+    """
+
+    def close(self) -> None:
+        pool: ConnectionPool[BoundedConnection] | None = getattr(self, "_pool", None)
+        if pool is not None and self.closed:
+            pool.putconn(self)
+        else:
+            super().close()
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         try:

@@ -17,7 +17,9 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.rest.auth import AuthManager, LegacyOAuth2AuthManager
 from pyiceberg.catalog.rest.response import TokenResponse
 from pyiceberg.exceptions import CommitStateUnknownException, ServiceUnavailableError
+from pyiceberg.io import FileIO
 from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
@@ -88,6 +90,10 @@ class CalveRestCatalog(RestCatalog):
                 f"the catalog gave no clear answer to a commit: {error}"
             ) from error
         return response
+
+    @staticmethod
+    def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
+        """The server writes the metadata files, and deletes those that a table wants deleted."""
 
     def _create_session(self) -> Session:
         session = super()._create_session()

@@ -1,0 +1,121 @@
+"""Whether a table still is what its committed offset says: neither rewound, edited nor exchanged.
+
+Only what is kept can be looked at: once the snapshots of a partition's commits have expired, its
+property is believed. Rollbacks by Calve write the property anew and are no rewinding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from calve.errors import Corruption
+from calve.tables.positions import Position, summarised_range
+
+_WAY_OUT: Final = (
+    "restore the catalog's newer state, if it was set back; otherwise `calve topic verify` tells "
+    "what the table holds and lacks, and `calve table rollback` with --replay takes those rows "
+    "from the log again"
+)
+
+
+def require_unbroken(
+    table: Table, partition: int, position: Position | None, last_seen: Position | None
+) -> None:
+    """Raise Corruption unless the table's snapshots and the caller's memory bear it out."""
+    _require_not_behind(table, partition, position, last_seen)
+    if position is None:
+        _require_untouched(table, partition)
+        return
+    oldest: Snapshot | None = None
+    for oldest in _ancestors(table):
+        brought = _brought(oldest, partition)
+        if oldest.snapshot_id == position.snapshot_id and brought in {None, position.offset}:
+            return
+        if brought is not None:
+            raise _broken(
+                table,
+                partition,
+                f"it has {position.offset} as committed offset, from snapshot "
+                f"{position.snapshot_id}, but its snapshot {oldest.snapshot_id} brought it to "
+                f"{brought}",
+            )
+    if not _is_explained_by_expiry(table, position, oldest):
+        raise _broken(
+            table,
+            partition,
+            f"it has {position.offset} as committed offset, from snapshot {position.snapshot_id}, "
+            "which does not lead to its newest one",
+        )
+
+
+def _ancestors(table: Table) -> Iterator[Snapshot]:
+    """The snapshots that led to the newest, from it on, as far back as none is missing."""
+    kept = {each.snapshot_id: each for each in table.metadata.snapshots}
+    each = table.current_snapshot()
+    while each is not None:
+        yield each
+        each = kept.get(each.parent_snapshot_id) if each.parent_snapshot_id is not None else None
+
+
+def _brought(snapshot: Snapshot, partition: int) -> int | None:
+    """The end of the partition's range that came with a snapshot, if one did."""
+    summary = snapshot.summary.additional_properties if snapshot.summary else {}
+    found = summarised_range(summary, partition)
+    return found[1] if found else None
+
+
+def _is_explained_by_expiry(table: Table, position: Position, oldest: Snapshot | None) -> bool:
+    """Whether the position's snapshot may have come before the oldest one of the line."""
+    if oldest is None:
+        return False
+    if table.format_version == 1:
+        return True  # Its snapshots are not numbered.
+    line_begins = oldest.sequence_number or 0
+    kept = table.snapshot_by_id(position.snapshot_id)
+    came_before = kept is None or (kept.sequence_number or 0) < line_begins
+    return line_begins > 1 and came_before
+
+
+def _require_untouched(table: Table, partition: int) -> None:
+    for each in _ancestors(table):
+        brought = _brought(each, partition)
+        if brought is not None:
+            raise _broken(
+                table,
+                partition,
+                f"its snapshot {each.snapshot_id} brought it to {brought}, but it has no "
+                "committed offset",
+            )
+
+
+def _require_not_behind(
+    table: Table, partition: int, position: Position | None, last_seen: Position | None
+) -> None:
+    if last_seen is None:
+        return
+    if position is None or position.offset < last_seen.offset:
+        found = position.offset if position else "none"
+        raise _broken(
+            table,
+            partition,
+            f"it has {found} as committed offset, and had {last_seen.offset} before",
+        )
+    if position.offset == last_seen.offset and position.checksum != last_seen.checksum:
+        raise _broken(
+            table,
+            partition,
+            f"before offset {position.offset} it had rows with the checksum {last_seen.checksum}, "
+            f"and now others, with {position.checksum}",
+        )
+
+
+def _broken(table: Table, partition: int, what: str) -> Corruption:
+    return Corruption(
+        f"{'.'.join(table.name())}: partition {partition} was set back or edited: {what}",
+        hint=_WAY_OUT,
+        context={"table": ".".join(table.name()), "partition": str(partition)},
+    )
