@@ -7,6 +7,7 @@ then, and that is what the caller is told.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
@@ -28,6 +29,18 @@ from calve.tables.version_hint import publish_hint
 _INIT_ATTEMPTS: Final = 5
 
 
+# Where an engine whose connections come from another pool keeps that pool.
+POOL_OPTION: Final = "calve_pool"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWaits:
+    """How often, and for how long in all, somebody waited for a connection to come free."""
+
+    waits: int = 0
+    seconds: float = 0.0
+
+
 class EngineCatalog(SqlCatalog):
     def __init__(
         self,
@@ -47,6 +60,14 @@ class EngineCatalog(SqlCatalog):
                 hint="name another database in catalog.uri, or make a lake by creating a table",
             )
         self._init_catalog_among_others()
+
+    def pool_waits(self) -> PoolWaits:
+        """Nothing for SQLite, whose connections are there at once."""
+        pool = self.engine.get_execution_options().get(POOL_OPTION)
+        if pool is None:
+            return PoolWaits()
+        told = pool.get_stats()
+        return PoolWaits(told.get("requests_queued", 0), told.get("requests_wait_ms", 0) / 1000)
 
     def load_table(self, identifier: str | Identifier) -> Table:
         return retried(
