@@ -82,12 +82,11 @@ def single_batch(settings: Settings) -> None:
             other: list[float] = []
             with create_iceberg_writer(settings, "default", "default", f"own_{count}") as writer:
                 for turn in range(turns):
-                    pair = [
-                        (own, partial(writer.write_batch, rows)),
-                        (other, partial(peer.append, rows)),
-                    ]
-                    for kept, work in pair if turn % 2 else pair[::-1]:
-                        kept.append(seconds(work))
+                    if turn % 2:
+                        other.append(seconds(partial(peer.append, rows)))
+                    own.append(seconds(partial(writer.write_batch, rows)))
+                    if not turn % 2:
+                        other.append(seconds(partial(peer.append, rows)))
             mine, theirs = statistics.median(own[1:]), statistics.median(other[1:])
             print(
                 f"single_batch          {count:>9,} rows   {mine * 1000:>8.1f} ms   PyIceberg "

@@ -53,6 +53,13 @@ class TargetTable:
         except NotFound:
             return None
 
+    def newest(self, table: Table) -> Table:
+        """The table as the last commit here left it, or as given if that is another one."""
+        held = self._cache.held(self.name)
+        if held is None or held.metadata.table_uuid != table.metadata.table_uuid:
+            held = table
+        return copy(held)
+
     def create(self, schema: Schema, retry: RetrySettings) -> Table:
         """The new table, or the one that somebody else has made just before."""
         if not schema.fields:

@@ -8,12 +8,17 @@ them; what is undecided stays for orphan removal, under the transaction's id.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
 
-from calve.errors import CalveError, Conflict, InvalidRequest, SchemaConflict, UnknownOutcome
+from calve.errors import (
+    CalveError,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    SchemaConflict,
+    UnknownOutcome,
+)
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.staging import Edit
@@ -21,12 +26,6 @@ from calve.writer.config import Bounds
 from calve.writer.stager import Stager
 from calve.writer.stats import WriterCounters
 from calve.writer.target import TargetTable
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-
-# Somebody would have to change the columns during each of them.
-_REWRITES_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,7 @@ class Transaction:
         self._counters = counters
         self._stager = Stager(target, self.id, counters)
         self._commit: TableCommit | None = None
+        self._is_outdated = False
         self._lock = threading.RLock()
         counters.count("transactions_begun")
 
@@ -68,11 +68,10 @@ class Transaction:
         """Make all rows part of the table. After an error it may be called again."""
         with self._lock:
             self._require_open()
-            files = self._stager.finish()
-            if not files:
+            if not self._stager.finish():
                 return self._committed(None, 0)
             try:
-                done = self._commit_files(files, bounds)
+                done = self._commit_files(bounds)
             except CalveError:
                 self._target.forget()
                 raise
@@ -84,28 +83,39 @@ class Transaction:
         with self._lock:
             self._require_open()
             if self._commit is not None and self._commit.is_undecided:
-                self._look_for_commit()
+                self._require_uncommitted(self._commit)
             self._stager.discard()
             self.fate = f"was rolled back ({reason})"
             self._counters.rolled_back(reason)
 
-    def _commit_files(self, files: Sequence[DataFile], bounds: Bounds) -> Committed:
-        for _ in range(_REWRITES_MAX):
-            commit = self._prepared(bounds)
-            edit = Edit(
-                added=files, schema=self._stager.schema, summary={"calve.operation": self.id}
-            )
-            try:
-                return commit.append(edit)
-            except SchemaConflict:
-                # Refused before anything was sent, so that these files are nobody's.
-                self._stager.rewrite(copy(commit.table), bounds)
-                self._counters.count("rewritten_transactions")
-                files = self._stager.finish()
-        raise Conflict(
-            f"others changed the columns of {self._target.name} again and again",
-            hint="commit the transaction again",
+    def _commit_files(self, bounds: Bounds) -> Committed:
+        """Commit, and write the rows again as often as others change the columns they were for."""
+        assert self._stager.table is not None
+        return bounds.commit_retry(self._counters.waited)(
+            lambda: self._attempt(bounds),
+            self._stager.table.properties,
+            lambda error: isinstance(error, SchemaConflict),
         )
+
+    def _attempt(self, bounds: Bounds) -> Committed:
+        commit = self._prepared(bounds)
+        if self._is_outdated:
+            # Refused before anything was sent, so that the files there are are nobody's.
+            commit.reload()
+            self._stager.rewrite(copy(commit.table), bounds)
+            self._counters.count("rewritten_transactions")
+            self._is_outdated = False
+        try:
+            return commit.append(
+                Edit(
+                    added=self._stager.finish(),
+                    schema=self._stager.schema,
+                    summary={"calve.operation": self.id},
+                )
+            )
+        except SchemaConflict:
+            self._is_outdated = True
+            raise
 
     def _prepared(self, bounds: Bounds) -> TableCommit:
         """The commit whose attempts are undecided, or a new one on the table as last seen."""
@@ -113,17 +123,24 @@ class Transaction:
             seen = self._commit.table if self._commit else self._stager.table
             assert seen is not None
             retry = bounds.commit_retry(self._counters.waited)
-            self._commit = TableCommit(copy(seen), retry=retry)
+            self._commit = TableCommit(self._target.newest(seen), retry=retry)
         return self._commit
 
-    def _look_for_commit(self) -> None:
-        assert self._commit is not None
-        if found := self._commit.reload():
+    def _require_uncommitted(self, commit: TableCommit) -> None:
+        """Look what became of a commit without an answer."""
+        try:
+            found = commit.reload()
+        except NotFound:
+            # Gone, or under another name, where nobody can look.
+            found = None
+        if found is not None:
             self._committed(found.snapshot_id, 0)
             raise Conflict(
                 f"{self.id} has been committed: snapshot {found.snapshot_id}",
                 hint="the answer to its commit had been lost; delete its rows if they are unwanted",
             )
+        if not commit.is_undecided:
+            return
         self.fate = "has an unknown outcome"
         self._counters.count("transactions_undecided")
         raise UnknownOutcome(

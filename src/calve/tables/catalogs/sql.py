@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
-from pyiceberg.typedef import Identifier, Properties
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from sqlalchemy import Engine, inspect, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
@@ -112,6 +112,15 @@ class EngineCatalog(SqlCatalog):
             ) from error
         self._publish(table.name(), response.metadata.location, response.metadata_location)
         return response
+
+    def create_namespace(
+        self, namespace: str | Identifier, properties: Properties = EMPTY_DICT
+    ) -> None:
+        try:
+            super().create_namespace(namespace, properties)
+        except IntegrityError as error:
+            # PyIceberg looks first, and so does everybody else who needs it now.
+            raise NamespaceAlreadyExistsError(f"{namespace} exists already") from error
 
     def create_table(self, identifier: str | Identifier, *arguments: Any, **options: Any) -> Table:
         table = super().create_table(identifier, *arguments, **options)
