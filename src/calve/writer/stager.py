@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+
+# Rows on their way into a file take their own memory once more while they are encoded, and others
+# are gathered meanwhile.
+_SHARES: Final = 3
 
 
 class Stager:
@@ -140,7 +144,7 @@ class Stager:
             # Each has its own numbers for its files.
             operation_id=f"{self._operation_id}-{next(self._numbers):03d}",
             schema=self.schema,
-            piece_bytes=max(1, min(PIECE_BYTES, config.max_memory_per_batch_bytes // 2)),
+            piece_bytes=max(1, min(PIECE_BYTES, config.max_memory_per_batch_bytes // _SHARES)),
             lanes_max=config.target_concurrent_batches,
         )
 

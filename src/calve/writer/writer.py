@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Self
@@ -80,7 +80,8 @@ class IcebergTableWriter:
         """Write many batches as they come, in one transaction."""
 
         def write_all(transaction: Transaction) -> WriteResult:
-            rows = sum(transaction.write(batch, self._bounds).rows for batch in batches)
+            each = [batches] if _is_one(batches) else batches
+            rows = sum(transaction.write(batch, self._bounds).rows for batch in each)
             return WriteResult(transaction.id, rows)
 
         return self._write(write_all, transaction_id)
@@ -193,6 +194,13 @@ class IcebergTableWriter:
             if not transaction.fate:
                 self._transactions.give_up(transaction, type(error).__name__)
             raise
+
+
+def _is_one(batches: object) -> bool:
+    """Whether this is rows, whose iteration would give columns or names."""
+    return isinstance(batches, Mapping) or any(
+        hasattr(batches, name) for name in ("__arrow_c_stream__", "__arrow_c_array__")
+    )
 
 
 def _end(transactions: Transactions, lake: Connections | None) -> None:
