@@ -102,7 +102,7 @@ def test_files_are_near_the_tables_target(lake: Lake, monkeypatch: pytest.Monkey
     ],
 )
 def test_without_splitting_too_large_a_batch_is_refused(
-    lake: Lake, data: Any, config: dict[str, int]
+    lake: Lake, data: Any, config: dict[str, Any]
 ) -> None:
     with writer_for(lake, batch=BatchOptimizationConfig(enable_auto_split=False, **config)) as w:
         w.write_batch(rows(100))
