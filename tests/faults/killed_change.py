@@ -18,15 +18,29 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from sqlalchemy import event
 
 from calve.changes import Expression, insert_rows, update_rows, upsert_rows
+from calve.connections import Connections
+from calve.model import TableName
 from calve.settings import load_settings
 from calve.tables.catalog import LakeCatalog
 from calve.tables.expiry import expire_snapshots
+from calve.writer import IcebergTableWriter
 
-CHANGES: dict[str, Callable[[LakeCatalog], Any]] = {
-    "insert": lambda c: insert_rows(c, "t", [{"id": n, "p": n % 2} for n in (10, 11)]),
-    "update": lambda c: update_rows(c, "t", {"id": Expression("id + 100")}, "id <= 2"),
-    "upsert": lambda c: upsert_rows(c, "t", [{"id": 1, "p": 1}, {"id": 9, "p": 0}], ["id"]),
-    "expire": lambda c: expire_snapshots(c.load_table("t"), datetime.now(UTC) + timedelta(hours=1)),
+
+def write_transaction(lake: Connections) -> None:
+    """Two batches, the second of which brings a column along."""
+    with IcebergTableWriter(lake, TableName.parse("t")) as writer, writer.transaction():
+        writer.write_batch([{"id": 10, "p": 0}])
+        writer.write_batch([{"id": 11, "p": 1, "note": "new"}])
+
+
+CHANGES: dict[str, Callable[[Connections], Any]] = {
+    "insert": lambda c: insert_rows(c.catalog, "t", [{"id": n, "p": n % 2} for n in (10, 11)]),
+    "update": lambda c: update_rows(c.catalog, "t", {"id": Expression("id + 100")}, "id <= 2"),
+    "upsert": lambda c: upsert_rows(c.catalog, "t", [{"id": 1, "p": 1}, {"id": 9, "p": 0}], ["id"]),
+    "expire": lambda c: expire_snapshots(
+        c.catalog.load_table("t"), datetime.now(UTC) + timedelta(hours=1)
+    ),
+    "transaction": write_transaction,
 }
 
 
@@ -105,7 +119,7 @@ def watch(catalog: LakeCatalog, steps: Steps) -> None:
 
 def run(data: str, change: str, kill_at: int | None, report: str) -> None:
     steps = Steps(kill_at)
-    with LakeCatalog(load_settings(flags={"data": data}, environ={}).settings) as catalog:
-        watch(catalog, steps)
-        CHANGES[change](catalog)
+    with Connections(load_settings(flags={"data": data}, environ={}).settings) as lake:
+        watch(lake.catalog, steps)
+        CHANGES[change](lake)
     Path(report).write_text("\n".join(steps.seen))

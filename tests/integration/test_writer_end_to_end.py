@@ -50,6 +50,21 @@ def test_a_missing_table_is_made_from_the_first_rows(tmp_path: Path) -> None:
         assert place.endswith("acme__/sales/orders")
 
 
+def test_writers_of_one_lake_share_its_connections(lake: Lake) -> None:
+    writers = [lake.writer(f"acme.sales.t{n}") for n in range(3)]
+    for number, writer in enumerate(writers):
+        writer.write_batch(rows(number + 1))
+        writer.close()
+    assert [len(ids(lake, f"acme.sales.t{n}")) for n in range(3)] == [1, 2, 3]
+    left = lake.writer("acme.sales.t0")
+    left.begin_transaction()
+    lake.close()
+    with pytest.raises(InvalidRequest, match="the lake has been closed"):
+        left.write_batch(rows(1))
+    left.close()
+    assert left.stats.transactions_rolled_back == 1
+
+
 @pytest.mark.parametrize("part", ["acme.x", "Acme", "", "a__b"])
 def test_a_name_that_cannot_be_is_refused_at_once(tmp_path: Path, part: str) -> None:
     for names in ((part, "sales", "orders"), ("acme", part, "orders"), ("acme", "sales", part)):

@@ -17,6 +17,7 @@ EAGER = BatchOptimizationConfig(max_rows_per_batch=500, max_memory_per_batch_byt
 
 
 def writer_for(lake: Lake, table: str = "t", **options: Any) -> IcebergTableWriter:
+    """One over the lake's own connections, so that a test can meddle with its catalog."""
     return IcebergTableWriter(lake._connections, TableName.parse(table), **options)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Self
 
@@ -131,8 +131,7 @@ class IcebergTableWriter:
 
     @property
     def stats(self) -> WriterStats:
-        if self._end.alive:
-            self._pool_waits = self._target.pool_waits()
+        self._ask_pool()
         return self._counters.stats(self._pool_waits)
 
     def catalog_cache_info(self) -> CacheInfo | None:
@@ -145,8 +144,7 @@ class IcebergTableWriter:
 
     def close(self) -> None:
         """Roll back what is open, and let go of the lake."""
-        if self._end.alive:
-            self._pool_waits = self._target.pool_waits()
+        self._ask_pool()
         self._end()
 
     def __enter__(self) -> Self:
@@ -157,6 +155,11 @@ class IcebergTableWriter:
 
     def __repr__(self) -> str:
         return f"IcebergTableWriter({str(self._target.name)!r})"
+
+    def _ask_pool(self) -> None:
+        # A lake that is closed has told what it knew.
+        with suppress(InvalidRequest):
+            self._pool_waits = self._target.pool_waits()
 
     def _begin(self, *, for_thread: bool) -> Transaction:
         if not self._end.alive:
