@@ -16,7 +16,7 @@ from calve.spark.conf import kinds_of
 from calve.spark.jars import Jar, JarCache, needed_jars, pinned_jars
 from tests.servers.needs import needed
 
-pytest_plugins = ["tests.servers.fixtures"]
+pytest_plugins = ["tests.pages", "tests.servers.fixtures"]
 
 # The same examples in every run, so that a change is judged by itself; `--hypothesis-profile=search`
 # looks for new ones.

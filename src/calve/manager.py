@@ -146,7 +146,10 @@ class IcebergManager:
         branch: str | None = None,
         engine: Engine = "python",
     ) -> Change:
-        """Set columns to values, or to an `Expression`, in the rows for which `where` is true."""
+        """Set columns to values, or to an `Expression`, in the rows for which `where` is true.
+
+        Rows that have the values already are left alone and not counted.
+        """
         from calve.changes import update_rows, update_with_spark
 
         catalog = self._lake.catalog
@@ -182,7 +185,11 @@ class IcebergManager:
         branch: str | None = None,
         engine: Engine = "python",
     ) -> Change:
-        """Replace the rows that have the keys of these, and add the others."""
+        """Change the rows that have the keys of these, and add the others.
+
+        A column that the data lacks, or that a dict does not name, keeps its value in a row that is
+        there and is null in a new one.
+        """
         from calve.changes import upsert_rows, upsert_with_spark
 
         catalog = self._lake.catalog

@@ -21,7 +21,8 @@ from pyiceberg.manifest import (
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
-from calve.tables.staging import Edit, _Snapshot, _Transaction
+from calve.tables.staging import Edit, _Snapshot
+from calve.tables.transaction import LeanTransaction
 
 _PATH = pa.field("file_path", pa.string(), metadata={"PARQUET:field_id": "2147483546"})
 _POSITION = pa.field("pos", pa.int64(), metadata={"PARQUET:field_id": "2147483545"})
@@ -121,7 +122,7 @@ def _delete_file(table: Table, rows: pa.Table, content: DataFileContent, **given
 
 
 def _commit(table: Table, deletes: list[DataFile]) -> None:
-    producer = _Deletes(_Transaction(table), Edit(), "main")
+    producer = _Deletes(LeanTransaction(table), Edit(), "main")
     producer.deletes = deletes
     updates, requirements = producer._commit()
     table._do_commit(updates, requirements)

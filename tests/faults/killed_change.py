@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import duckdb  # noqa: F401  loaded before the fork
-from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFile
 from sqlalchemy import event
 
 from calve.changes import Expression, insert_rows, update_rows, upsert_rows
@@ -23,6 +23,7 @@ from calve.model import TableName
 from calve.settings import load_settings
 from calve.tables.catalog import LakeCatalog
 from calve.tables.expiry import expire_snapshots
+from calve.tables.stores.local import LocalFileIO, MetadataFile
 from calve.writer import IcebergTableWriter
 
 
@@ -100,15 +101,19 @@ def watch(catalog: LakeCatalog, steps: Steps) -> None:
 
         setattr(owner, name, watched)
 
-    create = PyArrowFile.create
+    def watch_creation(owner: Any) -> None:
+        create = owner.create
 
-    def watched_create(self: PyArrowFile, overwrite: bool = False) -> Any:
-        steps.step("create")
-        return _Stream(create(self, overwrite), steps)
+        def watched(self: Any, overwrite: bool = False) -> Any:
+            steps.step("create")
+            return _Stream(create(self, overwrite), steps)
 
-    PyArrowFile.create = watched_create  # type: ignore[method-assign]
-    around(PyArrowFile, "open")
-    around(PyArrowFileIO, "delete")
+        owner.create = watched
+
+    for file in (PyArrowFile, MetadataFile):
+        watch_creation(file)
+        around(file, "open")
+    around(LocalFileIO, "delete")
     around(Path, "replace")
     around(catalog.iceberg, "load_table")
     around(catalog.iceberg, "commit_table")

@@ -195,6 +195,18 @@ def test_spark_with_a_profile(
     assert servers.glue.seen(in_spark=True) == (AS_ADMIN if catalog == "glue" else set())
 
 
+@pytest.mark.parametrize("catalog", ["sql", "glue"])
+def test_keys_go_before_a_profile(
+    jvm: Any, servers: Servers, make: Callable[[Flags], Settings], catalog: str
+) -> None:
+    flags = servers.flags(catalog, role=False) | ADMIN_KEYS | {"storage.profile": "base"}
+    with Lake(make(flags)) as lake:
+        assert both_ways(lake) == [1, 2]
+    for in_spark in (False, True):
+        assert servers.signers.seen(in_spark=in_spark) == AS_ADMIN
+        assert servers.glue.seen(in_spark=in_spark) == (AS_ADMIN if catalog == "glue" else set())
+
+
 def test_spark_signs_for_a_rest_catalog_with_the_keys_of_the_settings(
     jvm: Any, rest_server: Rest, serve_front: ServeFront, make: Callable[[Flags], Settings]
 ) -> None:

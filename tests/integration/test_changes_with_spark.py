@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from calve.changes import (
@@ -22,8 +24,10 @@ from calve.changes import (
 )
 from calve.errors import InvalidRequest, NotFound
 from calve.lake import Lake
+from calve.manager import IcebergManager
 from calve.tables.references import create_branch
 from calve.tables.schemas import define_table
+from tests.integration.table_kinds import delete_equal
 
 COLUMNS = {
     "id": "long",
@@ -114,3 +118,48 @@ def test_keys_are_checked_for_spark_too(spark_lake: Lake) -> None:
     make(spark_lake, "t")
     with pytest.raises(InvalidRequest, match="same key"):
         upsert_with_spark(spark_lake.catalog, spark_lake.spark(), "t", [row(1), row(1)], ["id"])
+
+
+EQUAL_COLUMNS = {"id": "long", "name": "string"}
+
+
+def make_with_equality_deletes(lake: Lake) -> None:
+    """Rows 0 to 5, of which 1 and 4 are deleted by their id, and 4 is inserted once more."""
+    lake.catalog.create_table("t", define_table(EQUAL_COLUMNS).schema)
+    for numbers in ([0, 1, 2], [3, 4, 5]):
+        insert_rows(lake.catalog, "t", [{"id": n, "name": f"r{n}"} for n in numbers])
+    delete_equal(lake, "id", pa.int64(), 1, [1, 4])
+    insert_rows(lake.catalog, "t", [{"id": 4, "name": "again"}])
+
+
+def told(lake: Lake) -> list[tuple[int, str | None]]:
+    return sorted((row["id"], row["name"]) for row in lake.tables.query_table("t"))
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        (lambda tables: tables.delete_data("t", "id IN (1, 2, 4)", engine="spark"),
+         [(0, "r0"), (3, "r3"), (5, "r5")]),
+        (lambda tables: tables.update_data("t", {"name": "new"}, "id < 5", engine="spark"),
+         [(0, "new"), (2, "new"), (3, "new"), (4, "new"), (5, "r5")]),
+        (lambda tables: tables.upsert_data(
+            "t", [{"id": 1, "name": "one"}, {"id": 2}, {"id": 4, "name": "four"}], ["id"],
+            engine="spark"),
+         [(0, "r0"), (1, "one"), (2, "r2"), (3, "r3"), (4, "four"), (5, "r5")]),
+    ],
+    ids=["delete", "update", "upsert"],
+)  # fmt: skip
+def test_spark_changes_a_table_with_equality_deletes(
+    spark_lake: Lake, work: Callable[[IcebergManager], Change], expected: list[tuple[int, str]]
+) -> None:
+    make_with_equality_deletes(spark_lake)
+    with pytest.raises(InvalidRequest, match="equality deletes"):
+        spark_lake.tables.delete_data("t", "id = 0")
+    assert told(spark_lake) == [(0, "r0"), (2, "r2"), (3, "r3"), (4, "again"), (5, "r5")]
+    change = work(spark_lake.tables)
+    assert change.snapshot_id == spark_lake.tables.list_snapshots("t")[-1].id
+    assert told(spark_lake) == expected
+    # Spark counts rows of files, also those that were deleted before.
+    counts = {"delete": (0, None), "update": (0, 0), "upsert": (None, 0)}
+    assert (change.inserted_rows, change.deleted_rows) == counts[change.operation]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 import zipfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from calve.doctor import Check, Status, examine
 from calve.settings import load_settings
+from tests.commands import Run, run_command
 from tests.contract.backends import postgres_uri
 from tests.servers.postgres import Postgres
 
@@ -24,49 +23,45 @@ FREE_PORTS = [
 ]
 
 
-class Run(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    def checks(self) -> dict[str, dict[str, object]]:
-        return {check["name"]: check for check in json.loads(self.out)["checks"]}
+Checks = dict[str, dict[str, object]]
+Doctor = Callable[..., Run]
 
 
-def doctor(directory: Path, *arguments: str, **environment: str) -> Run:
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("CALVE_")}
-    run = subprocess.run(
-        [Path(sys.executable).with_name("calve"), "doctor", *arguments],
-        capture_output=True, text=True, timeout=120, check=False, cwd=directory, env=environ | environment,
-    )  # fmt: skip
-    assert "Traceback" not in run.stderr
-    return Run(run.returncode, run.stdout, run.stderr)
+@pytest.fixture
+def doctor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Doctor:
+    """Examines this machine as a user in an empty directory would, by default without a Java."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("CALVE_")]:
+        monkeypatch.delenv(name)
+
+    def run(*arguments: str, java: str | None = "/nowhere") -> Run:
+        if java is not None:
+            monkeypatch.setenv("JAVA_HOME", java)
+        return run_command(["calve", "doctor", *arguments], monkeypatch, capsys)
+
+    return run
 
 
-def test_a_sound_machine_passes_and_nothing_is_left(tmp_path: Path) -> None:
-    run = doctor(tmp_path, *FREE_PORTS)
-    assert run.code == 0, run.out
-    assert "everything is fine" in run.err
-    assert not [line for line in run.out.splitlines() if not line.startswith("ok")]
-    assert not list(tmp_path.iterdir())
+def checks_of(run: Run) -> Checks:
+    return {check["name"]: check for check in run.json()["checks"]}
 
 
-def test_an_occupied_port_is_named(tmp_path: Path) -> None:
+def test_an_occupied_port_is_named(doctor: Doctor, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        run = doctor(
-            tmp_path, "--json", *FREE_PORTS, f"--set=ingest.http_port={port}", JAVA_HOME="/nowhere"
-        )
-    check = run.checks()["port http"]
+        run = doctor("--json", f"--set=ingest.http_port={port}")
+    check = checks_of(run)["port http"]
     assert check["status"] == "failed"
     assert str(port) in str(check["detail"])
     assert "another port" in str(check["hint"])
     assert check["exit_code"] == 6
 
 
-def test_a_missing_java_is_named_and_spark_is_not_tried(tmp_path: Path) -> None:
-    run = doctor(tmp_path, "--json", *FREE_PORTS, JAVA_HOME="/nowhere")
-    checks = run.checks()
+def test_a_missing_java_is_named_and_spark_is_not_tried(doctor: Doctor) -> None:
+    run = doctor("--json")
+    checks = checks_of(run)
     assert run.code == 3
     assert checks["java"]["status"] == "failed"
     assert "install Java 17" in str(checks["java"]["hint"])
@@ -74,7 +69,7 @@ def test_a_missing_java_is_named_and_spark_is_not_tried(tmp_path: Path) -> None:
     assert checks["catalog"]["status"] == "ok"
 
 
-def test_a_damaged_jar_is_named(tmp_path: Path) -> None:
+def test_a_damaged_jar_is_named(doctor: Doctor, tmp_path: Path) -> None:
     jars = tmp_path / "cache" / "jars"
     jars.mkdir(parents=True)
     source = load_settings(environ={}).settings.cache
@@ -84,37 +79,39 @@ def test_a_damaged_jar_is_named(tmp_path: Path) -> None:
     damaged = next(jars.glob("sqlite*"))
     damaged.unlink()
     damaged.write_bytes(b"half a jar")
-    run = doctor(tmp_path, "--json", *FREE_PORTS, f"--set=cache={tmp_path / 'cache'}")
+    run = doctor("--json", f"--set=cache={tmp_path / 'cache'}", java=None)
     assert run.code == 7
-    assert str(damaged) in str(run.checks()["jars"]["detail"])
-    assert "calve setup" in str(run.checks()["jars"]["hint"])
+    assert str(damaged) in str(checks_of(run)["jars"]["detail"])
+    assert "calve setup" in str(checks_of(run)["jars"]["hint"])
 
 
 @pytest.mark.parametrize("place", ["/sys/calve", "file", "file/below"])
-def test_an_unwritable_directory_is_named(tmp_path: Path, place: str) -> None:
+def test_an_unwritable_directory_is_named(doctor: Doctor, tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("x")
-    run = doctor(tmp_path, "--json", "--data", place, *FREE_PORTS, JAVA_HOME="/nowhere")
-    check = run.checks()["data directory"]
+    run = doctor("--json", "--data", place)
+    check = checks_of(run)["data directory"]
     assert check["status"] == "failed"
     assert check["exit_code"] == run.code == 8
     assert (tmp_path / "file").read_text() == "x"
 
 
-def test_a_path_that_cannot_be_is_reported_and_the_rest_is_checked(tmp_path: Path) -> None:
-    run = doctor(tmp_path, "--json", "--data", "x" * 300, *FREE_PORTS, JAVA_HOME="/nowhere")
-    checks = run.checks()
+def test_a_path_that_cannot_be_is_reported_and_the_rest_is_checked(
+    doctor: Doctor, tmp_path: Path
+) -> None:
+    run = doctor("--json", "--data", "x" * 300)
+    checks = checks_of(run)
     assert checks["data directory"]["status"] == "failed"
     assert checks["port http"]["status"] == "ok"
     assert not list(tmp_path.iterdir())
 
 
 def test_looking_at_an_empty_database_leaves_it_empty(
-    tmp_path: Path, postgres_server: Postgres
+    doctor: Doctor, tmp_path: Path, postgres_server: Postgres
 ) -> None:
     database = postgres_server.create_database()
     uri = f"--set=catalog.uri={postgres_uri(database)}"
-    run = doctor(tmp_path, "--json", uri, *FREE_PORTS, JAVA_HOME="/nowhere")
-    checks = run.checks()
+    run = doctor("--json", uri)
+    checks = checks_of(run)
     assert checks["catalog"]["status"] == "warning"
     assert "reachable" in str(checks["catalog"]["detail"])
     assert database.password not in run.out + run.err
@@ -123,22 +120,22 @@ def test_looking_at_an_empty_database_leaves_it_empty(
     database.drop_database()
 
 
-def test_a_damaged_catalog_is_found_and_left_alone(tmp_path: Path) -> None:
+def test_a_damaged_catalog_is_found_and_left_alone(doctor: Doctor, tmp_path: Path) -> None:
     file = tmp_path / "lake" / "_calve" / "catalog.db"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"no database" * 1000)
-    run = doctor(tmp_path, "--json", "--data", "lake", *FREE_PORTS, JAVA_HOME="/nowhere")
+    run = doctor("--json", "--data", "lake")
     assert run.code == 7
-    assert run.checks()["catalog"]["status"] == "failed"
+    assert checks_of(run)["catalog"]["status"] == "failed"
     assert file.read_bytes() == b"no database" * 1000
 
 
-def test_the_bundle_holds_the_report_without_secrets(tmp_path: Path) -> None:
+def test_the_bundle_holds_the_report_without_secrets(doctor: Doctor, tmp_path: Path) -> None:
     (tmp_path / "calve.toml").write_text(
         "[storage]\naccess_key_id = 'me'\nsecret_access_key = 'canary-1'\n[catalog.properties]\ntoken = 'canary-2'\n"
         "[state]\ndsn = 'postgresql://u:canary-3@h/d'"
     )
-    run = doctor(tmp_path, "--bundle", "report.zip", *FREE_PORTS, JAVA_HOME="/nowhere/canary-1")
+    run = doctor("--bundle", "report.zip", java="/nowhere/canary-1")
     assert "wrote report.zip" in run.err
     with zipfile.ZipFile(tmp_path / "report.zip") as bundle:
         files = {name: bundle.read(name).decode() for name in bundle.namelist()}
@@ -148,8 +145,8 @@ def test_the_bundle_holds_the_report_without_secrets(tmp_path: Path) -> None:
     assert json.loads(files["doctor.json"])
 
 
-def test_a_bundle_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    run = doctor(tmp_path, "--bundle", "/sys/report.zip", *FREE_PORTS, JAVA_HOME="/nowhere")
+def test_a_bundle_that_cannot_be_written_says_so(doctor: Doctor, tmp_path: Path) -> None:
+    run = doctor("--bundle", "/sys/report.zip")
     assert run.code == 8
     assert "/sys/report.zip cannot be written" in run.err
 
@@ -172,7 +169,9 @@ class StoppedClock:
         (datetime(2199, 1, 1, tzinfo=UTC), Status.WARNING),
     ],
 )
-def test_a_wrong_clock_is_noticed(tmp_path: Path, now: datetime, status: Status) -> None:
+def test_a_wrong_clock_is_noticed(
+    doctor: Doctor, tmp_path: Path, now: datetime, status: Status
+) -> None:
     settings = load_settings(flags={"data": str(tmp_path)}, environ={}).settings
     checks: dict[str, Check] = {}
     for check in examine(settings, StoppedClock(now)):

@@ -100,10 +100,14 @@ def test_a_change_that_changes_nothing_makes_no_snapshot(catalog: LakeCatalog) -
     changes = [
         delete_rows(catalog, "t", "id = 77"),
         update_rows(catalog, "t", {"name": "x"}, "id = 77"),
+        update_rows(catalog, "t", {"name": "a", "price": Expression("id")}, "id = 1"),
+        update_rows(catalog, "t", {"price": None}, "id = 2"),
         upsert_rows(catalog, "t", [{"id": 1, "name": "a", "price": 1.0}], ["id"]),
+        upsert_rows(catalog, "t", [{"id": 2}], ["id"]),
         upsert_rows(catalog, "t", [], ["id"]),
     ]
-    assert [change.snapshot_id for change in changes] == [None] * 4
+    assert [change.snapshot_id for change in changes] == [None] * 7
+    assert not any(change.updated_rows for change in changes)
     assert catalog.load_table("t").metadata.current_snapshot_id == before
 
 
@@ -113,8 +117,17 @@ def test_update_sets_values_and_works_out_expressions(catalog: LakeCatalog) -> N
     change = update_rows(catalog, "t", updates, "id IN (2, 3)")
     assert (change.updated_rows, change.inserted_rows, change.deleted_rows) == (2, 0, 0)
     assert rows(catalog) == sorted([A, D, (20, "new", None), (30, "new", 6.0)], key=repr)
-    assert update_rows(catalog, "t", {"name": None}).updated_rows == 4
+    assert update_rows(catalog, "t", {"name": None}).updated_rows == 3
     assert {row[1] for row in rows(catalog)} == {None}
+
+
+def test_update_leaves_files_alone_whose_rows_have_the_values(catalog: LakeCatalog) -> None:
+    make(catalog, [A, B], [(5, "z", 5.0), (6, "z", 6.0)], [(7, "z", 7.0), (8, "y", 8.0)])
+    before = paths(catalog)
+    change = update_rows(catalog, "t", {"name": "z"}, "id > 4")
+    assert (change.updated_rows, change.added_files, change.deleted_files) == (1, 1, 1)
+    assert len(before & paths(catalog)) == 2
+    assert [row for row in rows(catalog) if row[0] > 6] == [(7, "z", 7.0), (8, "z", 8.0)]
 
 
 def test_update_moves_rows_to_their_new_partitions(catalog: LakeCatalog) -> None:
@@ -229,7 +242,7 @@ CHANGES: list[tuple[Callable[[LakeCatalog], Change], Rows]] = [
     (lambda c: update_rows(c, "t", {"price": 0.0}, "id = 3"), [A, (3, "c", 0.0), (5, "e", 5.0)]),
     (
         lambda c: upsert_rows(c, "t", [{"id": 3, "name": "z"}, {"id": 2, "name": "back"}], ["id"]),
-        [A, (2, "back", None), (3, "z", None), (5, "e", 5.0)],
+        [A, (2, "back", None), (3, "z", 3.0), (5, "e", 5.0)],
     ),
 ]
 
@@ -366,9 +379,7 @@ def test_files_that_others_replaced_meanwhile_are_worked_out_again(catalog: Lake
         data = [{"id": 3, "name": "again"}, {"id": 4, "name": "d"}]
         change = upsert_rows(catalog, "t", data, ["id"])
     assert (change.updated_rows, change.inserted_rows) == (1, 1)
-    assert rows(catalog) == sorted(
-        [(1, "a", 12.0), B, (3, "again", None), (4, "d", None)], key=repr
-    )
+    assert rows(catalog) == sorted([(1, "a", 12.0), B, (3, "again", None), (4, "d", 5.0)], key=repr)
 
 
 def test_new_keys_that_others_insert_meanwhile_are_not_inserted_again(catalog: LakeCatalog) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +13,13 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from calve.errors import Denied
+from calve.errors import Denied, Unavailable
 from calve.lake import Lake
 from calve.settings import Settings
 from calve.tables.translate import translating
 from tests.servers.fixtures import ServeTemporaryS3
 from tests.servers.s3 import S3
-from tests.servers.sessions import TemporaryS3
+from tests.servers.sessions import ROLE_ARN, TemporaryS3
 
 USERS = pa.schema([("id", pa.int64())])
 MakeSettings = Callable[..., Settings]
@@ -61,7 +63,7 @@ def test_a_role_is_assumed_and_its_credentials_are_renewed(
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", temporary.service_url)
     settings = s3_settings(
         temporary.store,
-        storage__role_arn="arn:aws:iam::123456789012:role/lake",
+        storage__role_arn=ROLE_ARN,
         storage__access_key_id="base",
         storage__secret_access_key="base-secret",
     )
@@ -120,6 +122,30 @@ def test_expired_credentials_that_nobody_renews_are_denied(
     )
     with pytest.raises(Denied):
         use(settings)
+
+
+def test_a_login_that_nobody_answers_ends_within_bounds(
+    s3_server: S3, s3_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calve.tables.aws._LOGIN_SECONDS_MAX", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        settings = s3_settings(
+            s3_server,
+            storage__role_arn=ROLE_ARN,
+            storage__access_key_id="base",
+            storage__secret_access_key="base-secret",
+        )
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1") as caught:
+            use(settings)
+        silent.setblocking(False)
+        asked = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                silent.accept()[0].close()
+                asked += 1
+    assert caught.value.hint
+    assert 0 < asked <= 4, "the waits are bounded, but there are too many of them"
 
 
 def use(settings: Settings) -> None:

@@ -162,8 +162,14 @@ def test_types_that_only_duckdb_has_become_others(shop: Lake) -> None:
         ("SELECT cast(name AS INTEGER) FROM users", InvalidRequest, "Could not convert"),
         ("SELEC 1", InvalidRequest, "syntax error"),
         ("", InvalidRequest, "empty"),
+        ("SELECT '\udc80'", InvalidRequest, "not valid Unicode"),
+        ("SELECT id FROM users WHERE name = 'O''Neil' || \\", InvalidRequest, "cannot be read"),
         ("SELECT 1; SELECT 2", InvalidRequest, "one by one"),
         ("SELECT $1", InvalidRequest, "parameter"),
+        ("-- why\nEXPLAIN SELECT 1", InvalidRequest, "plan cannot be shown.*\n.*the SELECT itself"),
+        ("PIVOT users ON name USING sum(id)", InvalidRequest, "PIVOT cannot.*\n.*FILTER"),
+        ("/* x */ INSERT INTO users VALUES (1)", InvalidRequest, "changes nothing.*\n.*upsert"),
+        ("VACUUM", InvalidRequest, "only a SELECT"),
         ("SELECT " + " + ".join(["1"] * 5000), InvalidRequest, "deep"),
     ],
 )
@@ -317,7 +323,7 @@ def test_without_spark_a_table_that_needs_it_says_so(
 
 
 def test_what_goes_wrong_in_a_file_is_told_in_its_own_words(make_settings: MakeSettings) -> None:
-    from calve.tables.stores.memory import SharedMemory
+    from calve.tables.stores.memory_files import SharedMemory
 
     with Lake(make_settings(storage__dsn="memory://")) as lake:
         fill(lake)

@@ -273,7 +273,7 @@ def test_dropping_and_purging(shell: Shell, tmp_path: Path) -> None:
         ("calve table upsert users --data users.csv --key nme", 3, "name"),
         ("calve branch publish users audit", 4, "audit"),
         ("calve sql 'select * from userz'", 4, "users"),
-        ("calve sql 'drop table users'", 3, "select"),
+        ("calve sql 'drop table users'", 3, "changes nothing"),
         ("calve sql \"select * from read_csv('users.csv')\"", 3, "read_csv"),
         ("calve table query ../users", 3, "name"),
     ],

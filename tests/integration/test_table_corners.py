@@ -207,3 +207,19 @@ def test_a_number_too_low_to_be_truncated_is_refused(manager: IcebergManager) ->
         manager.insert_data("t", [{"c": Decimal("-9999999.99")}])
     manager.insert_data("t", [{"c": Decimal("-9999999.00")}])
     assert len(found(manager)) == 1
+
+
+@pytest.mark.parametrize("name", ["id_bucket", "country"])
+def test_a_column_does_not_get_the_name_of_a_partition(manager: IcebergManager, name: str) -> None:
+    manager.create_table(
+        "t", {"id": "long", "country": "string"}, partition_by=["bucket(4, id)", "country"]
+    )
+    manager.rename_column("t", "country", "land")
+    with pytest.raises(InvalidRequest, match=f"partition of the table has the name '{name}'"):
+        manager.add_column("t", name, "string")
+    with pytest.raises(InvalidRequest, match=f"partition of the table has the name '{name}'"):
+        manager.rename_column("t", "id", name)
+    manager.alter_partition("t", drop=[name])
+    with pytest.raises(InvalidRequest, match="choose another name"):
+        manager.add_column("t", name, "string")
+    assert manager.rename_column("t", "land", "country").columns[1].name == "country"

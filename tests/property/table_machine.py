@@ -134,16 +134,19 @@ class TableMachine(RuleBasedStateMachine):
         given, value = self._drawn_value(data, column)
 
         def updated(row: Row) -> Row:
-            return {**row, column.id: value(row) if callable(value) else value}
+            if condition is not None and condition.holds(row) is not True:
+                return row
+            new = {**row, column.id: value(row) if callable(value) else value}
+            return row if self._is_same(row, new) else new
 
         before = self._rows(branch)
-        meant = [condition is None or condition.holds(row) is True for row in before]
-        after = [updated(r) if is_meant else r for r, is_meant in zip(before, meant, strict=True)]
+        after = [updated(row) for row in before]
+        count = sum(new is not old for new, old in zip(after, before, strict=True))
         text = condition.text() if condition else None
         with self._change():
             change = self.manager.update_data(self.name, {column.name: given}, text, branch=branch)
-            assert change.updated_rows == sum(meant)
-            self._commit(change, after, is_changed=any(meant))
+            assert change.updated_rows == count
+            self._commit(change, after, is_changed=bool(count))
 
     @rule(data=DATA)
     def delete(self, data: st.DataObject) -> None:
@@ -171,19 +174,25 @@ class TableMachine(RuleBasedStateMachine):
         source = data.draw(
             st.lists(rows(self.model.columns, present=ids), max_size=4, unique_by=key_of)
         )
-        by_key = {key_of(row): row for row in source}
+        given, left_open = self._partial_input(data, source, ids)
+        by_key = {key_of(row): (row, o) for row, o in zip(source, left_open, strict=True)}
         before = self._rows(branch)
         after, updated, found = [], 0, set()
         for row in before:
-            new = by_key.get(key_of(row))
+            new, is_open = by_key.get(key_of(row), (row, set()))
+            new = {**new, **{each: row.get(each) for each in is_open}}
             found |= {key_of(row)}
-            is_other = new is not None and not self._is_same(row, new)
+            is_other = not self._is_same(row, new)
             updated += is_other
-            after.append(new if new is not None and is_other else row)
-        inserted = [row for key, row in by_key.items() if key not in found]
+            after.append(new if is_other else row)
+        inserted = [
+            {**row, **dict.fromkeys(is_open)}
+            for key, (row, is_open) in by_key.items()
+            if key not in found
+        ]
         with self._change():
             change = self.manager.upsert_data(
-                self.name, self._input(data, source), [key.name for key in keys], branch=branch
+                self.name, given, [key.name for key in keys], branch=branch
             )
             assert (change.updated_rows, change.inserted_rows) == (updated, len(inserted))
             self._commit(change, after + inserted, is_changed=bool(updated or inserted))
@@ -529,6 +538,24 @@ class TableMachine(RuleBasedStateMachine):
         if form == "sparse dicts":
             return [{k: v for k, v in row.items() if v is not None} for row in listed]
         return listed
+
+    def _partial_input(
+        self, data: st.DataObject, given: list[Row], keys: list[int]
+    ) -> tuple[Any, list[set[int]]]:
+        """Rows that do not give all columns, and which each leaves open."""
+        free = [c for c in self.model.columns if c.id not in keys and not c.required]
+        some = st.sets(st.sampled_from([each.id for each in free])) if free else st.just(set())
+        whole = data.draw(some, "left open by all")
+        listed = self._input(data, given)
+        names = {each.id: each.name for each in self.model.columns}
+        if isinstance(listed, pa.Table):
+            return listed.drop_columns([names[each] for each in whole]), [whole] * len(given)
+        left_open = [data.draw(some, "left open") for _ in given]
+        rows = [
+            named_row(row, tuple(c for c in self.model.columns if c.id not in is_open))
+            for row, is_open in zip(given, left_open, strict=True)
+        ]
+        return rows, left_open
 
     def _drawn_value(self, data: st.DataObject, column: Column) -> tuple[Any, Any]:
         """What to set a column to, and what that makes of a row."""

@@ -168,12 +168,12 @@ class Model:
         self.rows = [
             (k, n, v + k) if v is not None and v < limit else (k, n, v) for k, n, v in self.rows
         ]
-        return 0, len(meant), 0
+        return 0, sum(row[0] != 0 for row in meant), 0
 
     def name(self, name: str | None) -> tuple[int, int, int]:
         meant = [row for row in self.rows if row[1] is None]
         self.rows = [(k, name if n is None else n, v) for k, n, v in self.rows]
-        return 0, len(meant), 0
+        return 0, 0 if name is None else len(meant), 0
 
     def delete(self, value: int) -> tuple[int, int, int]:
         kept = [row for row in self.rows if row[2] is None or row[2] > value]

@@ -7,20 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import pytest
 
-from calve.cli import main
 from calve.cli.main import BRANCH, CALVE, ICEBERG_MANAGER, TABLE, TAG, Entry, LazyGroup, Noun
-
-
-class Run(NamedTuple):
-    code: int
-    out: str
-    err: str
-
+from tests.commands import Run, run_command
 
 Calve = Callable[..., Run]
 
@@ -32,13 +24,7 @@ def calve(
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, program: str = "calve") -> Run:
-        monkeypatch.setattr("sys.argv", [program, *arguments])
-        entry = main.calve if program == "calve" else main.iceberg_manager
-        with pytest.raises(SystemExit) as ended:
-            entry()
-        captured = capsys.readouterr()
-        code = ended.value.code
-        return Run(code if isinstance(code, int) else 0, captured.out, captured.err)
+        return run_command([program, *arguments], monkeypatch, capsys)
 
     return run
 

@@ -40,7 +40,7 @@ NAMED_BY_USERS = {"get_current_snapshot"}
 # A commit asks the table what happened, whatever the exception was. The log's two act for many
 # callers at once: what is wrong with one must not reach the others.
 BROAD = {
-    *("cli/main.py", "tables/commit.py", "tables/translate.py"),
+    *("cli/main.py", "tables/outcome.py", "tables/translate.py"),
     *("wal/group.py", "wal/pending.py"),
 }
 

@@ -9,7 +9,7 @@ is not worked out again; a long rewrite beside frequent appends therefore ends.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import pyarrow as pa
 
 from calve.changes.change import Change
+from calve.changes.rows import Piece, from_first_difference
 from calve.condition import Fact
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
@@ -151,6 +152,25 @@ class Rewrite:
             files = tuple(writer.finish())
         self._written.update((file.file_path, file) for file in files)
         return files
+
+    def replace(
+        self, pieces: Callable[[], Iterator[Piece]], found: pa.Array | None = None
+    ) -> FileResult:
+        """A file written anew in pieces if one of its rows changes, and left alone if none does."""
+        changed = from_first_difference(pieces())
+        if changed is None:
+            return FileResult(found=found)
+        count = 0
+
+        def rows() -> Iterator[pa.Table]:
+            nonlocal count
+            for kept, replaced in changed or pieces():
+                count += replaced.num_rows
+                yield kept
+                yield replaced
+
+        outputs = self.write(rows())
+        return FileResult(count, outputs, found)
 
     def drop(self, paths: Iterable[str]) -> None:
         """Delete files of this change that will not be part of the table, if that is certain."""

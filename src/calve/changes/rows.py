@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 # Enough that asking DuckDB costs little beside reading, for the few columns of a condition.
 CHUNK_ROWS: Final = 500_000
+_HELD_BYTES: Final = 64 * 1024 * 1024
+
+# Rows that stay, and rows that take the places of others.
+Piece: TypeAlias = tuple[pa.Table, pa.Table]
 
 
 def meant_rows(
@@ -52,9 +57,7 @@ def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(gathered)
 
 
-def divided(
-    reader: FileReader, task: FileScanTask, mask: pa.ChunkedArray
-) -> Iterator[tuple[pa.Table, pa.Table]]:
+def divided(reader: FileReader, task: FileScanTask, mask: pa.ChunkedArray) -> Iterator[Piece]:
     """All columns of a file, piece by piece: the rows that are not meant, and those that are."""
     start = 0
     for batch in reader.batches(task):
@@ -62,3 +65,15 @@ def divided(
         part = mask.slice(start, rows.num_rows)
         start += rows.num_rows
         yield rows.filter(pc.invert(part)), rows.filter(part)
+
+
+def from_first_difference(pieces: Iterator[Piece]) -> Iterable[Piece] | None:
+    """The pieces, if a row of theirs changes; none, to be read again, where that came late."""
+    seen: list[Piece] = []
+    held_bytes = 0
+    for kept, replaced in pieces:
+        if replaced.num_rows:
+            return chain(seen, [(kept, replaced)], pieces) if held_bytes < _HELD_BYTES else ()
+        held_bytes += kept.nbytes
+        seen = [*seen, (kept, replaced)] if held_bytes < _HELD_BYTES else []
+    return None

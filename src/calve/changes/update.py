@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from calve.changes.change import Change
 from calve.changes.rewrite import FileChanges, FileResult, Rewrite
-from calve.changes.rows import divided, meant_rows
+from calve.changes.rows import Piece, divided, meant_rows, row_mask
 from calve.condition import Scalar, parse_condition, parse_scalar
 from calve.errors import InvalidRequest
 from calve.model import TableName
@@ -66,6 +66,18 @@ class Assignments:
             scalar = parse_scalar(value.text, columns[name].type, list(columns.values()))
             self.scalars[name] = (scalar, field.type)
 
+    def piece(self, engine: RowEngine, kept: pa.Table, meant: pa.Table) -> Piece:
+        """The rows that stay, among them those that have the values already, and the others."""
+        if not meant.num_rows:
+            return kept, meant
+        new = self.applied(engine, meant)
+        names = [*self.constants, *self.scalars]
+        different = engine.different(meant.select(names), new.select(names))
+        if len(different) == meant.num_rows:
+            return kept, new
+        equal = meant.filter(pc.invert(row_mask(different, meant.num_rows)))
+        return pa.concat_tables([kept, equal]), new.take(different)
+
     def applied(self, engine: RowEngine, rows: pa.Table) -> pa.Table:
         """The rows with their new values."""
         values = engine.values(rows, self.scalars) if self.scalars else None
@@ -87,7 +99,8 @@ def update_rows(
 ) -> Change:
     """Set columns of the rows for which the condition is true; of all rows without one.
 
-    A value is a Python value that fits the column, or an `Expression` over the row as it was.
+    A value is a Python value that fits the column, or an `Expression` over the row as it was. Rows
+    that have the values already are left alone and not counted.
     """
     rewrite = Rewrite(catalog, name, "update", branch=branch)
     with RowEngine() as engine:
@@ -101,17 +114,14 @@ def update_rows(
 
             def work(reader: FileReader, task: FileScanTask) -> FileResult:
                 mask = meant_rows(engine, reader, task, condition)
-                updated = pc.sum(mask).as_py() or 0
-                if not updated:
+                if not pc.any(mask).as_py():
                     return FileResult()
-                return FileResult(updated, rewrite.write(rows(reader, task, mask)))
-
-            def rows(
-                reader: FileReader, task: FileScanTask, mask: pa.ChunkedArray
-            ) -> Iterator[pa.Table]:
-                for kept, changed in divided(reader, task, mask):
-                    yield kept
-                    yield assignments.applied(engine, changed)
+                return rewrite.replace(
+                    lambda: (
+                        assignments.piece(engine, kept, meant)
+                        for kept, meant in divided(reader, task, mask)
+                    )
+                )
 
             changes = FileChanges()
             for file, result in rewrite.results(condition.facts(), work):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,14 +13,14 @@ import pyarrow.compute as pc
 from calve.changes.change import Change
 from calve.changes.keys import key_facts
 from calve.changes.rewrite import FileChanges, FileResult, Rewrite
-from calve.changes.rows import chunks, row_mask
+from calve.changes.rows import Piece, chunks, row_mask
 from calve.condition import Fact
 from calve.errors import InvalidRequest
 from calve.model import TableName
 from calve.query.row_engine import RowEngine
 from calve.tables.catalog import LakeCatalog
 from calve.tables.condition_columns import condition_columns
-from calve.tables.inputs import conform, open_input
+from calve.tables.inputs import PartialRows, read_partial
 from calve.tables.nearest import meant
 from calve.tables.reading import FileReader
 
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
 
 _SHOWN: Final = 5
-_HELD_BYTES: Final = 64 * 1024 * 1024
-
-# Rows that stay, and rows that take the places of others.
-_Piece: TypeAlias = tuple[pa.Table, pa.Table]
 
 
 def upsert_rows(
@@ -48,30 +43,35 @@ def upsert_rows(
 ) -> Change:
     """Update the rows whose keys are in `data`, and insert those of `data` that have no row yet.
 
-    The whole row is replaced: a column that `data` lacks becomes null. Rows that are equal already
-    are left alone and not counted. Each key may come once in `data`, and none may be null. Rows of
-    the table without a key stay as they are. `data` is held in memory.
+    A column that `data` leaves open keeps its value in a row that is there, and is null in a new
+    one; a row of Python or JSON leaves open what it does not name. Rows that are equal already are
+    left alone and not counted. Each key may come once in `data`, and none may be null. Rows of the
+    table without a key stay as they are. `data` is held in memory.
     """
     rewrite = Rewrite(catalog, name, "upsert", branch=branch)
     schema = rewrite.table.schema()
     require_keys(keys, schema)
-    source = open_input(data, schema=schema, format=format).read_all()
+    source = read_partial(data, schema=schema, keys=keys, format=format)
     with RowEngine() as engine:
-        require_one_row_for_each_key(engine, source, keys)
+        require_one_row_for_each_key(engine, source.rows, keys)
         upsert = _Upsert(rewrite, engine, source, keys)
         return rewrite.run(upsert.plan)
 
 
 class _Upsert:
     def __init__(
-        self, rewrite: Rewrite, engine: RowEngine, source: pa.Table, keys: Sequence[str]
+        self, rewrite: Rewrite, engine: RowEngine, given: PartialRows, keys: Sequence[str]
     ) -> None:
         self._rewrite = rewrite
         self._engine = engine
-        self._source = source
+        self._given = given
         self._keys = list(keys)
         self._schema_id = rewrite.table.schema().schema_id
         self._new: tuple[object, pa.Array, tuple[DataFile, ...]] | None = None
+
+    @property
+    def _source(self) -> pa.Table:
+        return self._given.rows
 
     def plan(self) -> FileChanges:
         changes = FileChanges()
@@ -96,7 +96,7 @@ class _Upsert:
         schema = self._rewrite.table.schema()
         if schema.schema_id != self._schema_id:
             require_keys(self._keys, schema)
-            self._source = conform(self._source, schema).read_all()
+            self._given = self._given.fitted(schema, self._keys)
             self._schema_id = schema.schema_id
 
     def _facts(self) -> Fact:
@@ -108,31 +108,7 @@ class _Upsert:
         if not len(matches.rows):
             return FileResult()
         found = pc.unique(matches.sources)
-        pieces = self._from_first_difference(self._pieces(reader, task, matches))
-        if pieces is None:
-            return FileResult(found=found)
-        updated = 0
-
-        def rows() -> Iterator[pa.Table]:
-            nonlocal updated
-            for kept, replaced in pieces or self._pieces(reader, task, matches):
-                updated += replaced.num_rows
-                yield kept
-                yield replaced
-
-        outputs = self._rewrite.write(rows())
-        return FileResult(updated, outputs, found)
-
-    def _from_first_difference(self, pieces: Iterator[_Piece]) -> Iterable[_Piece] | None:
-        """The pieces, if a row of theirs changes; none, to be read again, where that came late."""
-        seen: list[_Piece] = []
-        held_bytes = 0
-        for kept, replaced in pieces:
-            if replaced.num_rows:
-                return chain(seen, [(kept, replaced)], pieces) if held_bytes < _HELD_BYTES else ()
-            held_bytes += kept.nbytes
-            seen = [*seen, (kept, replaced)] if held_bytes < _HELD_BYTES else []
-        return None
+        return self._rewrite.replace(lambda: self._pieces(reader, task, matches), found)
 
     def _matches(self, reader: FileReader, task: FileScanTask) -> _Matches:
         rows: list[pa.Array] = []
@@ -145,9 +121,7 @@ class _Upsert:
             start += keys.num_rows
         return _Matches(_joined(rows), _joined(sources))
 
-    def _pieces(
-        self, reader: FileReader, task: FileScanTask, matches: _Matches
-    ) -> Iterator[_Piece]:
+    def _pieces(self, reader: FileReader, task: FileScanTask, matches: _Matches) -> Iterator[Piece]:
         """The file piece by piece: the rows that stay, and those that take the others' places."""
         others = [name for name in self._source.column_names if name not in self._keys]
         start = 0
@@ -158,11 +132,20 @@ class _Upsert:
             if not len(places):
                 yield rows, rows.slice(0, 0)
                 continue
-            new = self._source.take(sources)
             old = rows.take(places)
+            new = self._completed(sources, old)
             different = self._engine.different(old.select(others), new.select(others))
             gone = row_mask(places.take(different), rows.num_rows)
             yield rows.filter(pc.invert(gone)), new.take(different)
+
+    def _completed(self, numbers: pa.Array, old: pa.Table) -> pa.Table:
+        """Rows of the source; what they leave open is as in the rows whose places they take."""
+        new = self._source.take(numbers)
+        for name, mask in self._given.left_open.items():
+            place = new.schema.get_field_index(name)
+            values = _chosen(mask.take(numbers), old.column(name), new.column(name))
+            new = new.set_column(place, new.schema.field(place), values)
+        return new
 
     def _numbers_without(self, matched: list[pa.Array]) -> pa.Array:
         """The rows of the source that the table has nowhere."""
@@ -184,9 +167,25 @@ class _Upsert:
             if before == written_as and known.equals(numbers):
                 return files
             self._rewrite.drop(file.file_path for file in files)
+        self._require_whole(numbers)
         files = self._rewrite.write([self._source.take(numbers)])
         self._new = (written_as, numbers, files)
         return files
+
+    def _require_whole(self, numbers: pa.Array) -> None:
+        """A new row must have what the table requires."""
+        required = [field.name for field in self._rewrite.table.schema().fields if field.required]
+        for name in required:
+            mask = self._given.left_open.get(name)
+            first = -1 if mask is None else pc.index(mask.take(numbers), value=True).as_py()
+            if first >= 0:
+                row = numbers[first].as_py() + 1
+                raise InvalidRequest(
+                    f"row {row:,}: the required column {name!r} is missing, and the table has no "
+                    "row with this key",
+                    hint="only a row that is there already can do without it",
+                    context={"row": str(row), "column": name},
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +202,15 @@ class _Matches:
         )
         rows = self.rows.slice(first, last - first)
         return pc.subtract(rows, start), self.sources.slice(first, last - first)
+
+
+def _chosen(mask: pa.ChunkedArray, old: pa.ChunkedArray, new: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Where the mask is true the old value, elsewhere the new one; of any type."""
+    if pc.all(mask).as_py():
+        return old
+    numbers = pa.arange(0, len(mask))
+    both = pa.chunked_array([*old.chunks, *new.chunks], old.type)
+    return both.take(pc.if_else(mask, numbers, pc.add(numbers, len(mask))))
 
 
 def _joined(numbers: Sequence[pa.Array]) -> pa.Array:

@@ -22,13 +22,15 @@ from calve.model import TableName
 from calve.parts import load_part
 from calve.query.row_engine import RowEngine
 from calve.tables.catalog import LakeCatalog
+from calve.tables.columns import OWN_PREFIX
 from calve.tables.commit import TableCommit
 from calve.tables.condition_columns import condition_columns
-from calve.tables.inputs import open_input
-from calve.tables.snapshots import snapshots_since
+from calve.tables.inputs import PartialRows, read_partial
+from calve.tables.snapshots import has_deletes, snapshots_since
 from calve.tables.version_hint import refresh_hint
 
 if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
     from pyspark.sql import SparkSession
 
 _CONFLICTS = ("ValidationException", "CommitFailedException", "Found conflicting files")
@@ -46,7 +48,8 @@ def delete_with_spark(
     work = _SparkChange(catalog, spark, name, "delete", branch=branch)
     condition = parse_condition(where, condition_columns(work.schema))
     work.run(f"DELETE FROM {work.target} WHERE {condition.spark_filter()}")  # noqa: S608
-    return work.described(deleted=-work.net_rows() if work.snapshot else 0)
+    more = work.net_rows()
+    return work.described(deleted=None if more is None else -more)
 
 
 def update_with_spark(
@@ -91,18 +94,17 @@ def upsert_with_spark(  # noqa: PLR0913
     """Update and insert rows by their keys, by Spark SQL's MERGE, under the rules of upserts."""
     work = _SparkChange(catalog, spark, name, "upsert", branch=branch)
     require_keys(keys, work.schema)
-    source = open_input(data, schema=work.schema, format=format).read_all()
+    source = read_partial(data, schema=work.schema, keys=keys, format=format)
+    _require_whole(source, work.schema)
     with RowEngine() as engine:
-        require_one_row_for_each_key(engine, source, keys)
+        require_one_row_for_each_key(engine, source.rows, keys)
     on = " AND ".join(f"t.{_quoted(key)} = s.{_quoted(key)}" for key in keys)
-    with _view(spark, source) as view:
+    with _view(spark, _with_open_marks(source)) as view:
         work.run(
             f"MERGE INTO {work.target} t USING {view} s ON {on} "
-            f"WHEN MATCHED{_differs(source, keys)} THEN UPDATE SET * "
-            "WHEN NOT MATCHED THEN INSERT *"
+            f"{_when_matched(source, keys)}WHEN NOT MATCHED THEN INSERT *"
         )
-    made = work.snapshot is not None
-    return work.described(inserted=work.net_rows() if made else 0, updated=None if made else 0)
+    return work.described(inserted=work.net_rows(), updated=None if work.snapshot else 0)
 
 
 class _SparkChange:
@@ -126,9 +128,11 @@ class _SparkChange:
             parts.append(f"branch_{branch}")
         self.target = ".".join(map(_quoted, parts))
         self.snapshot: Any = None
+        self._had_deletes = False
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> None:
         before = self._commit.head
+        self._had_deletes = before is not None and has_deletes(self._commit.table, before)
         with _spark_errors():
             self._spark.sql(sql, args=dict(values or {}))
             app_id = self._spark.sparkContext.applicationId
@@ -139,8 +143,13 @@ class _SparkChange:
         )
         refresh_hint(self._commit.table)
 
-    def net_rows(self) -> int:
-        """How many rows more there are, by what Spark counted."""
+    def net_rows(self) -> int | None:
+        """How many rows more there are, by what Spark counted.
+
+        None where there were deletes: of a file that goes, rows deleted before count too.
+        """
+        if self.snapshot and self._had_deletes:
+            return None
         return (
             self._counted("added-records")
             - self._counted("deleted-records")
@@ -189,13 +198,47 @@ def _for_spark(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _differs(rows: pa.Table, keys: Sequence[str]) -> str:
-    others = [field for field in rows.schema if field.name not in keys]
-    # Spark does not compare maps.
-    if not others or any("map<" in str(field.type) for field in others):
+def _require_whole(source: PartialRows, schema: Schema) -> None:
+    for field in schema.fields:
+        if field.required and field.name in source.left_open:
+            raise InvalidRequest(
+                f"the required column {field.name!r} is missing in a row: not with Spark",
+                hint="fill it in, or leave out engine='spark'",
+                context={"column": field.name},
+            )
+
+
+def _with_open_marks(source: PartialRows) -> pa.Table:
+    """The rows, and for each column that some of them leave open another that says which do."""
+    rows = source.rows
+    for place, mask in enumerate(source.left_open.values()):
+        rows = rows.append_column(_mark(place), mask)
+    return rows
+
+
+def _mark(place: int) -> str:
+    return f"{OWN_PREFIX}open_{place}"
+
+
+def _when_matched(source: PartialRows, keys: Sequence[str]) -> str:
+    values = {
+        field.name: f"s.{_quoted(field.name)}"
+        for field in source.rows.schema
+        if field.name not in keys and not source.is_left_open(field.name)
+    }
+    for place, name in enumerate(source.left_open):
+        if name in values:
+            values[name] = (
+                f"CASE WHEN s.{_mark(place)} THEN t.{_quoted(name)} ELSE {values[name]} END"
+            )
+    if not values:
         return ""
-    tests = (f"NOT (t.{_quoted(field.name)} <=> s.{_quoted(field.name)})" for field in others)
-    return f" AND ({' OR '.join(tests)})"
+    settings = ", ".join(f"t.{_quoted(name)} = {value}" for name, value in values.items())
+    tests = [f"NOT (t.{_quoted(name)} <=> {value})" for name, value in values.items()]
+    # Spark does not compare maps.
+    if any("map<" in str(source.rows.schema.field(name).type) for name in values):
+        tests = ["true"]
+    return f"WHEN MATCHED AND ({' OR '.join(tests)}) THEN UPDATE SET {settings} "
 
 
 def _plain(value: pa.Scalar, column: str) -> object:

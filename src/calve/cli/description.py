@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from calve.cli.options import Call
 from calve.cli.output import print_json, print_table
-from calve.tables.describe import TableDescription
+
+if TYPE_CHECKING:
+    from calve.tables.describe import TableDescription
 
 
 def print_description(call: Call, description: TableDescription) -> None:

@@ -64,19 +64,19 @@ TABLE: Final = {
     "rollback": Entry("snapshots", "rollback", "Go back to an earlier snapshot."),
     "update": Entry("rows", "update", "Change rows."),
     "upsert": Entry(
-        "rows", "upsert", "Replace the rows that have the keys of these, and add the others."
+        "rows", "upsert", "Change the rows that have the keys of these, and add the others."
     ),
 }
 BRANCH: Final = {
-    "create": Entry("branch", "create", "Begin a branch."),
-    "delete": Entry("branch", "delete", "Forget a branch."),
-    "list": Entry("branch", "list_all", "List a table's branches."),
-    "publish": Entry("branch", "publish", "Make main what the branch is."),
+    "create": Entry("references", "create_branch", "Begin a branch."),
+    "delete": Entry("references", "delete_branch", "Forget a branch."),
+    "list": Entry("references", "list_branches", "List a table's branches."),
+    "publish": Entry("references", "publish_branch", "Make main what the branch is."),
 }
 TAG: Final = {
-    "create": Entry("tag", "create", "Name a snapshot, which is then kept."),
-    "delete": Entry("tag", "delete", "Forget a tag."),
-    "list": Entry("tag", "list_all", "List a table's tags."),
+    "create": Entry("references", "create_tag", "Name a snapshot, which is then kept."),
+    "delete": Entry("references", "delete_tag", "Forget a tag."),
+    "list": Entry("references", "list_tags", "List a table's tags."),
 }
 CALVE: Final[dict[str, Entry | Noun]] = {
     "branch": Noun(BRANCH, "Write to a table without anybody seeing it, then publish."),

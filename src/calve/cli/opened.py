@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from calve.cli.options import Call
 from calve.connections import Connections
-from calve.manager import IcebergManager
+
+if TYPE_CHECKING:
+    from calve.manager import IcebergManager
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -19,6 +21,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 @contextmanager
 def opened(call: Call, *, create: bool = False) -> Iterator[IcebergManager]:
     """The tables of the lake; one that is not there yet is an error, unless `create`."""
+    # Listing tables need not wait for it.
+    from calve.manager import IcebergManager
+
     with Connections(call.settings(), create=create) as connections:
         yield IcebergManager(connections)
 

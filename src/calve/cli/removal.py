@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from calve.cli.options import Call
 from calve.cli.output import print_json, say
-from calve.tables.orphans import RemovedFiles
+
+if TYPE_CHECKING:
+    from calve.tables.orphans import RemovedFiles
 
 
 def print_removal(call: Call, removal: RemovedFiles) -> None:

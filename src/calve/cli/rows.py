@@ -72,7 +72,9 @@ def upsert(
     branch: str | None,
     engine: Engine,
 ) -> None:
-    """Replace the rows that have the keys of these, and add the others.
+    """Change the rows that have the keys of these, and add the others.
+
+    A column that the data lacks keeps its value in a row that is there; it is null in a new one.
 
     \b
     Example: calve table upsert users --data users.csv --key id
@@ -110,7 +112,7 @@ def update(
     branch: str | None,
     engine: Engine,
 ) -> None:
-    """Change rows.
+    """Change rows. Those that have the values already are left alone.
 
     \b
     Example: calve table update users --assign "age = age + 1" --where "name = 'Ada'"

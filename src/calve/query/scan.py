@@ -17,10 +17,10 @@ from calve.errors import InvalidRequest, MissingPart
 from calve.query.engine import IDLE, NO_LIMITS, Limits, connect_confined, literal, quoted
 from calve.query.rows import Rows, Shown
 from calve.query.stream import Budget, bounded, conform_table
-from calve.tables.arrow_scan import arrow_batches
+from calve.tables.answer_types import result_schema
 from calve.tables.condition_columns import condition_columns
 from calve.tables.engine_choice import Choice, Engine, choose_engine
-from calve.tables.views import TableView, find_columns, result_schema, view_table
+from calve.tables.views import TableView, find_columns, view_table
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -163,6 +163,9 @@ class Scan:
         if self.choice.engine is Engine.SPARK:
             batches = spark_batches(read, self.condition, self.choice, spark)
         else:
+            # Loading it waits until a table needs it.
+            from calve.tables.arrow_scan import arrow_batches
+
             batches = arrow_batches(read, self.condition)
         if self.condition:
             batches = _filtered(batches, self.condition, read.columns, limits)

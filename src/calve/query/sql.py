@@ -17,12 +17,12 @@ from calve.query.rows import Rows, Shown
 from calve.query.scan import BATCH_ROWS, iceberg_source, require_spark, spark_batches
 from calve.query.statement import Statement, TableAt, parse_statement
 from calve.query.stream import Budget, bounded, conform
-from calve.tables.arrow_scan import arrow_batches
+from calve.tables.answer_types import result_schema
 from calve.tables.condition_columns import condition_columns
 from calve.tables.engine_choice import Choice, Engine, choose_engine, has_clashing_names
 from calve.tables.nearest import meant
 from calve.tables.snapshots import parse_moment, snapshot_as_of
-from calve.tables.views import TableView, result_schema, view_reference, view_table
+from calve.tables.views import TableView, view_reference, view_table
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -221,6 +221,9 @@ class _Stream:
         if choice.engine is Engine.SPARK:
             batches = spark_batches(view, None, choice, self._spark)
         else:
+            # Loading it waits until a table needs it.
+            from calve.tables.arrow_scan import arrow_batches
+
             batches = arrow_batches(view, None)
         try:
             for batch in batches:

@@ -50,6 +50,11 @@ _AT: Final = re.compile(
     r"(?P<alias>\s+(?:AS\s+)?(?:\"(?:[^\"]|\"\")+\"|[a-z_]\w*)\b)?",
     re.IGNORECASE | re.DOTALL,
 )
+_FIRST_WORD: Final = re.compile(r"\A(?:\s|--[^\n]*\n|/\*.*?\*/)*(\w+)", re.DOTALL)
+_PIVOT: Final = re.compile(r"\bpivot\b", re.IGNORECASE)
+_CHANGES: Final = frozenset(
+    {"alter", "copy", "create", "delete", "drop", "insert", "merge", "truncate", "update"}
+)
 _lock: Final = threading.Lock()
 _ONLY_SELECT: Final = "write one SELECT; WITH, VALUES, DESCRIBE, SUMMARIZE and SHOW TABLES work too"
 
@@ -148,7 +153,11 @@ class Statement:
 
 def parse_statement(text: str) -> Statement:
     """Read one SELECT; InvalidRequest for whatever is not one."""
-    if len(text.encode("utf-8", "replace")) > TEXT_BYTES_MAX:
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("the statement is not valid Unicode") from error
+    if size > TEXT_BYTES_MAX:
         raise InvalidRequest(f"the statement is longer than {TEXT_BYTES_MAX:,} bytes")
     if not text.strip():
         raise InvalidRequest("the statement is empty", hint=_ONLY_SELECT)
@@ -164,12 +173,13 @@ def parse_statement(text: str) -> Statement:
 
 
 def _serialized(text: str) -> Node:
+    # As a literal: for a parameter DuckDB loads pandas, to see whether it is one of its values.
     ask = (
-        "SELECT json_serialize_sql(?::VARCHAR, skip_null := false, skip_empty := false, "
+        f"SELECT json_serialize_sql({literal(text)}, skip_null := false, skip_empty := false, "
         "skip_default := false)"
     )
     try:
-        found = _parser().execute(ask, [text]).fetchone()
+        found = _parser().execute(ask).fetchone()
     except duckdb.Error as error:
         raise _unreadable(message_of(error)) from None
     assert found is not None
@@ -177,8 +187,31 @@ def _serialized(text: str) -> Node:
     if not tree["error"]:
         return tree
     if tree["error_type"] == "not implemented":
-        raise InvalidRequest("only a SELECT can be run here", hint=_ONLY_SELECT)
+        raise _no_select(text)
     raise _unreadable(tree["error_message"])
+
+
+def _no_select(text: str) -> InvalidRequest:
+    """What somebody may have wanted, and how to get it."""
+    found = _FIRST_WORD.match(text)
+    word = found[1].lower() if found else ""
+    if word in _CHANGES:
+        return InvalidRequest(
+            "a question in SQL changes nothing",
+            hint="`calve table --help` lists the commands that do: insert, update, delete, upsert "
+            "and others",
+        )
+    if word == "explain":
+        return InvalidRequest(
+            "a plan cannot be shown here: which files are read is decided before DuckDB plans",
+            hint="run the SELECT itself; in Python `engine` of its answer says who has read",
+        )
+    if _PIVOT.search(text):
+        return InvalidRequest(
+            "PIVOT cannot be run here",
+            hint="write a column for each value: sum(x) FILTER (WHERE kind = 'a') AS a, …",
+        )
+    return InvalidRequest("only a SELECT can be run here", hint=_ONLY_SELECT)
 
 
 def _unreadable(message: str) -> InvalidRequest:
@@ -188,8 +221,8 @@ def _unreadable(message: str) -> InvalidRequest:
 
 
 def _deserialized(tree: Node) -> str:
-    ask = "SELECT json_deserialize_sql(?::JSON)"
-    found = _parser().execute(ask, [json.dumps(tree)]).fetchone()
+    ask = f"SELECT json_deserialize_sql({literal(json.dumps(tree))}::JSON)"
+    found = _parser().execute(ask).fetchone()
     assert found is not None
     return str(found[0])
 

@@ -22,6 +22,8 @@ from calve.settings import RetrySettings, StorageSettings
 _ROLE_SESSION: Final = "calve"
 _CONNECT_SECONDS_MAX: Final = 5
 _ANSWER_SECONDS_MAX: Final = 30
+_LOGIN_SECONDS_MAX: Final = 10
+_LOGIN_ATTEMPTS_MAX: Final = 2
 
 
 def aws_session(storage: StorageSettings) -> boto3.Session:
@@ -67,8 +69,12 @@ def client_config(retry: RetrySettings) -> Config:
 
 
 def _bounded(session: boto3.Session) -> None:
-    """For the clients that a session makes itself, to assume a role."""
-    waits = Config(connect_timeout=_CONNECT_SECONDS_MAX, read_timeout=_ANSWER_SECONDS_MAX)
+    """For the clients that a session makes itself, to assume a role: every request waits for it."""
+    waits = Config(
+        connect_timeout=_CONNECT_SECONDS_MAX,
+        read_timeout=_LOGIN_SECONDS_MAX,
+        retries={"total_max_attempts": _LOGIN_ATTEMPTS_MAX, "mode": "standard"},
+    )
     session._session.set_default_client_config(waits)  # noqa: SLF001
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 from uuid import uuid4
 
-import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
@@ -27,6 +26,9 @@ from calve.tables.retry import retried
 from calve.tables.stores import memory
 from calve.tables.stores.listing import is_taken
 from calve.tables.translate import require_creatable, translating
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Both PyIceberg and Spark read these from the table: with the libraries' own four tries, a handful
 # of processes that append at once run out of them.

@@ -29,20 +29,12 @@ from calve.errors import (
     UnknownOutcome,
 )
 from calve.tables.expiry import clear_away
+from calve.tables.outcome import LOOK, REFUSALS, read_after, said
 from calve.tables.retry import CommitRetry
 from calve.tables.staging import Edit, Staged, require_writable, stage
 from calve.tables.translate import translating
 
 _LOG: Final = logging.getLogger(__name__)
-_LOOK: Final = "look at the table before trying again: the commit may have happened"
-# Said by a catalog that has decided. All else may still be applied after we have looked.
-_REFUSALS: Final = (
-    iceberg.CommitFailedException,
-    iceberg.ValidationException,
-    iceberg.BadRequestError,
-    iceberg.UnauthorizedError,
-    iceberg.ForbiddenError,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +84,7 @@ class TableCommit:
             try:
                 self.table._do_commit(staged.updates, staged.requirements)  # noqa: SLF001
             except Exception as error:
-                if found := self._found_after(error):
+                if found := read_after(error, self.reload):
                     return found
                 self._settle(staged, error)
                 raise
@@ -141,7 +133,7 @@ class TableCommit:
         except (Conflict, Unavailable) as error:
             if not self.is_undecided:
                 raise
-            raise UnknownOutcome(error.message, hint=_LOOK, context=error.context) from error
+            raise UnknownOutcome(error.message, hint=LOOK, context=error.context) from error
 
     def discard(self, files: Iterable[str]) -> None:
         """Delete files that were written for this change, if it is certain that it failed."""
@@ -152,24 +144,14 @@ class TableCommit:
             "the outcome of a commit is unknown: its files are left", extra={"files": [*files]}
         )
 
-    def _found_after(self, error: Exception) -> Committed | None:
-        try:
-            return self.reload()
-        except Exception as unreadable:  # noqa: BLE001
-            raise UnknownOutcome(
-                f"the commit failed ({_said(error)}), and the table cannot be read to see whether "
-                f"it happened: {_said(unreadable)}",
-                hint=_LOOK,
-            ) from error
-
     def _settle(self, staged: Staged, error: Exception) -> None:
         """The table was read after the error, and does not have the snapshot."""
-        if isinstance(error, _REFUSALS):
+        if isinstance(error, REFUSALS):
             self._undecided.discard(staged.snapshot_id)
             clear_away(self.table.io, staged.metadata_files)
         elif isinstance(error, iceberg.CommitStateUnknownException):
             raise Unavailable(
-                f"the answer to a commit was lost: {_said(error)}",
+                f"the answer to a commit was lost: {said(error)}",
                 hint="the table does not have it so far; try again",
             ) from error
 
@@ -189,7 +171,3 @@ class TableCommit:
 def _may_pass(error: BaseException) -> bool:
     # The same files will not fit the next time either.
     return isinstance(error, Conflict | Unavailable) and not isinstance(error, SchemaConflict)
-
-
-def _said(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

@@ -17,7 +17,7 @@ from calve.paths import local_directory
 from calve.settings import Settings
 from calve.tables.catalogs.sql import EngineCatalog
 from calve.tables.catalogs.sqlite import IN_MEMORY, sqlite_engine
-from calve.tables.stores import memory, s3
+from calve.tables.stores import local, memory, s3
 
 _URI_HINT: Final = "write sqlite:////absolute/path/catalog.db or postgresql://user@host/database"
 
@@ -66,7 +66,7 @@ def _store_properties(settings: Settings, warehouse: str | None) -> dict[str, st
     # Where the server chooses, it may well choose S3.
     if warehouse is None or warehouse.startswith(f"{s3.SCHEME}://"):
         return s3.store_properties(settings.storage)
-    return {}
+    return {} if local_directory(warehouse) is None else {"py-io-impl": local.FILE_IO}
 
 
 def _sqlite_file(settings: Settings) -> Path | None:

@@ -14,14 +14,17 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update.schema import UpdateSchema
-from pyiceberg.transforms import Transform
+from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
 from pyiceberg.types import IcebergType, NestedField
 
 from calve.errors import InvalidRequest
 from calve.tables.nearest import meant
+from calve.tables.outcome import commit_metadata
 from calve.tables.schemas import check_schema
+from calve.tables.transaction import LeanTransaction
 from calve.tables.transforms import field_name, is_manifest_name, partition_term, refuse_redundant
 from calve.tables.types import parse_type
 
@@ -77,16 +80,15 @@ def evolve_schema(table: Table, changes: Sequence[SchemaChange], *, dry_run: boo
     if not changes:
         raise InvalidRequest("no change was given", hint="name at least one")
     try:
-        transaction = table.transaction()
+        transaction = LeanTransaction(table)
         with transaction.update_schema() as update:
             for change in changes:
-                if isinstance(change, DropColumn):
-                    _require_unused(change.path, table)
+                _require_possible(change, table)
                 _apply(update, change, table.schema())
         known = [each.name for each in table.schema().fields]
         check_schema(transaction.table_metadata.schema(), kept=known)
         if not dry_run:
-            transaction.commit_transaction()
+            _commit(transaction, table)
     except (ValueError, KeyError, ValidationError) as error:
         raise InvalidRequest(
             f"the schema cannot be changed so: {_reason(error)}",
@@ -108,16 +110,34 @@ def evolve_partitioning(table: Table, *, add: Sequence[str] = (), drop: Sequence
     for expression, transform, column in added:
         refuse_redundant(transform, column, kept, expression)
     try:
-        with table.update_spec() as update:
+        transaction = table.transaction()
+        with transaction.update_spec() as update:
             for name in dropped:
                 update.remove_field(name)
             for _, transform, column in added:
                 update.add_field(column.name, transform, _name_for(transform, column, table))
+        _commit(transaction, table)
     except ValueError as error:
         raise InvalidRequest(
             f"the partitioning cannot be changed so: {_reason(error)}",
             hint="`calve table describe` shows the partitioning",
         ) from error
+
+
+def _commit(transaction: Transaction, table: Table) -> None:
+    """Also done if somebody else has made the very same change at the same time."""
+    wanted = transaction.table_metadata
+
+    def has_happened(metadata: TableMetadata) -> bool:
+        return metadata.schema() == wanted.schema() and metadata.spec() == wanted.spec()
+
+    if transaction._updates:  # noqa: SLF001
+        commit_metadata(
+            table,
+            transaction._updates,  # noqa: SLF001
+            transaction._requirements,  # noqa: SLF001
+            has_happened=has_happened,
+        )
 
 
 def _apply(update: UpdateSchema, change: SchemaChange, schema: Schema) -> None:
@@ -165,6 +185,35 @@ def _primitive(change: WidenColumn) -> IcebergType:
             context={"column": change.path},
         )
     return kind
+
+
+def _require_possible(change: SchemaChange, table: Table) -> None:
+    """Refuse in plain words what Iceberg would refuse in its own."""
+    match change:
+        case AddColumn():
+            _require_no_partition(change.path, None, table)
+        case RenameColumn():
+            path = _path(change.path, table.schema())
+            renamed = ".".join((*path[:-1], change.new_name))
+            field = table.schema().find_field(change.path)
+            _require_no_partition(renamed, field.field_id, table)
+        case DropColumn():
+            _require_unused(change.path, table)
+
+
+def _require_no_partition(name: str, source_id: int | None, table: Table) -> None:
+    """A column may have the name of a partition only if its values are that partition's."""
+    for field in (each for spec in table.specs().values() for each in spec.fields):
+        is_its_own = field.source_id == source_id and isinstance(
+            field.transform, IdentityTransform | VoidTransform
+        )
+        if field.name == name and not is_its_own:
+            raise InvalidRequest(
+                f"a partition of the table has the name {name!r}",
+                hint="choose another name; partitions keep theirs, also when their column is "
+                "renamed or they are no longer written",
+                context={"column": name},
+            )
 
 
 def _require_unused(path: str, table: Table) -> None:

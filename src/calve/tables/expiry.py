@@ -13,6 +13,7 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Final
 
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -21,6 +22,7 @@ from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import RemoveSnapshotsUpdate, _apply_table_update
 
+from calve.tables.outcome import commit_metadata, leads_to
 from calve.tables.snapshots import as_utc
 
 _LOG: Final = logging.getLogger(__name__)
@@ -34,12 +36,21 @@ def _forget(
     """Forget which snapshot was current before one that goes, as the Iceberg specification says.
 
     PyIceberg takes out single entries of that history, so that a time at which an expired snapshot
-    was current would lead to the one before it.
+    was current would lead to the one before it; and it takes out a tag that somebody gave to such a
+    snapshot meanwhile, which here is a conflict.
     """
+    _require_expirable(set(update.snapshot_ids), metadata)
     gone = [entry.snapshot_id in update.snapshot_ids for entry in metadata.snapshot_log]
     first = len(gone) - gone[::-1].index(True) if any(gone) else 0
     after = _remove(update, metadata, context)
     return after.model_copy(update={"snapshot_log": metadata.snapshot_log[first:]})
+
+
+def _require_expirable(ids: set[int], metadata: TableMetadata) -> None:
+    if not ids <= {each.snapshot_id for each in metadata.snapshots}:
+        raise CommitFailedException("somebody else has expired a snapshot")
+    if ids & {ref.snapshot_id for ref in metadata.refs.values()}:
+        raise CommitFailedException("a branch or a tag has come to lead to an old snapshot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +64,41 @@ class Expiry:
 
 def expire_snapshots(table: Table, older_than: datetime, *, dry_run: bool = False) -> Expiry:
     """Forget snapshots from before a time, except what a branch or a tag leads to."""
-    before = table.metadata
-    expired = expired_ids(before, int(as_utc(older_than).timestamp() * 1000))
+    expired = expired_ids(table.metadata, int(as_utc(older_than).timestamp() * 1000))
     if not expired:
         return Expiry((), (), dry_run)
-    gone = [each for each in before.snapshots if each.snapshot_id in expired]
+    gone = _files_of(table, lambda each: each in expired)
     if not dry_run:
-        table.maintenance.expire_snapshots().by_ids(sorted(expired)).commit()
-        table.refresh()
-    kept = [each for each in table.metadata.snapshots if each.snapshot_id not in expired]
-    files = sorted(referred_files(table.io, gone) - referred_files(table.io, kept))
+        _forget_snapshots(table, expired)
+    files = sorted(gone - _files_of(table, lambda each: each not in expired))
     if not dry_run:
         delete_files(table.io, files)
     return Expiry(tuple(sorted(expired)), tuple(files), dry_run)
+
+
+def _files_of(table: Table, is_meant: Callable[[int], bool]) -> set[str]:
+    """What these of the table's snapshots need, while others may be expiring some of them."""
+    while True:
+        meant = [each for each in table.metadata.snapshots if is_meant(each.snapshot_id)]
+        try:
+            return referred_files(table.io, meant)
+        except FileNotFoundError:
+            table.refresh()
+            known = {each.snapshot_id for each in table.metadata.snapshots}
+            if known.issuperset(each.snapshot_id for each in meant):
+                raise
+
+
+def _forget_snapshots(table: Table, ids: set[int]) -> None:
+    """Take them out, if all branches and tags are where they were. `table` is the state after."""
+    refs = table.metadata.refs.items()
+    commit_metadata(
+        table,
+        [RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(ids)})],
+        [leads_to(name, ref.snapshot_id) for name, ref in refs],
+        has_happened=lambda metadata: not ids & {each.snapshot_id for each in metadata.snapshots},
+    )
+    table.refresh()
 
 
 def expired_ids(metadata: TableMetadata, before_ms: int) -> set[int]:

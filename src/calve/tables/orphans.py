@@ -72,7 +72,7 @@ def drop_and_purge(
         catalog.drop_table(name)
         _require_dropped(table)
         delete_files(table.io, [file.location for file in listed])
-        remove_empty_directories(table.io, table.location())
+        remove_empty_directories(table.location())
     return _removed(listed, is_dry_run=False)
 
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
+from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
 from calve.errors import Conflict, InvalidRequest, NotFound
 from calve.tables.nearest import meant
-from calve.tables.snapshots import ancestor_ids, snapshot_by_id
+from calve.tables.outcome import commit_metadata, leads_to
+from calve.tables.snapshots import ancestor_ids, move_main, snapshot_by_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +57,11 @@ def head(table: Table, *, branch: str | None = None, tag: str | None = None) -> 
 
 
 def create_branch(table: Table, name: str, snapshot_id: int | None = None) -> Reference:
-    start = _start(table, name, snapshot_id)
-    table.manage_snapshots().create_branch(start, name).commit()
-    return require_reference(table, name, SnapshotRefType.BRANCH)
+    return _create(table, name, snapshot_id, SnapshotRefType.BRANCH)
 
 
 def create_tag(table: Table, name: str, snapshot_id: int | None = None) -> Reference:
-    start = _start(table, name, snapshot_id)
-    table.manage_snapshots().create_tag(start, name).commit()
-    return require_reference(table, name, SnapshotRefType.TAG)
+    return _create(table, name, snapshot_id, SnapshotRefType.TAG)
 
 
 def delete_branch(table: Table, name: str, *, dry_run: bool = False) -> Reference:
@@ -82,9 +80,13 @@ def delete_reference(
         raise InvalidRequest("the branch main is the table itself", hint="drop the table instead")
     found = require_reference(table, name, kind)
     if not dry_run:
-        manage = table.manage_snapshots()
-        remove = manage.remove_tag if kind is SnapshotRefType.TAG else manage.remove_branch
-        remove(name).commit()
+        removal = RemoveSnapshotRefUpdate.model_validate({"ref-name": name})
+        commit_metadata(
+            table,
+            [removal],
+            [leads_to(name, found.snapshot_id)],
+            has_happened=lambda metadata: name not in metadata.refs,
+        )
     return found
 
 
@@ -97,12 +99,8 @@ def publish_branch(table: Table, name: str) -> int:
             f"main has moved on to {main} since the branch {name!r} began",
             hint="make a new branch from main, apply the changes again, and publish that",
         )
-    update = SetSnapshotRefUpdate.model_validate(
-        {"ref-name": MAIN_BRANCH, "type": "branch", "snapshot-id": branch.snapshot_id}
-    )
-    unmoved = AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": main})
-    table.catalog.commit_table(table, (unmoved,), (update,))
-    table.refresh()
+    if main != branch.snapshot_id:
+        move_main(table, branch.snapshot_id)
     return branch.snapshot_id
 
 
@@ -115,6 +113,20 @@ def require_reference(table: Table, name: str, kind: SnapshotRefType) -> Referen
             hint=f"`calve {kind.value} list` shows those there are",
         )
     return found
+
+
+def _create(table: Table, name: str, snapshot_id: int | None, kind: SnapshotRefType) -> Reference:
+    start = _start(table, name, snapshot_id)
+    update = SetSnapshotRefUpdate.model_validate(
+        {"ref-name": name, "type": kind, "snapshot-id": start}
+    )
+
+    def has_happened(metadata: TableMetadata) -> bool:
+        ref = metadata.refs.get(name)
+        return ref is not None and (ref.snapshot_ref_type, ref.snapshot_id) == (kind, start)
+
+    commit_metadata(table, [update], [leads_to(name, None)], has_happened=has_happened)
+    return require_reference(table, name, kind)
 
 
 def _start(table: Table, name: str, snapshot_id: int | None) -> int:

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table.sorting import SortOrder
@@ -70,6 +69,9 @@ def define_table(
 
 def arrow_schema(schema: Schema) -> pa.Schema:
     """The Arrow schema in which rows for this table are handed over."""
+    # Loading it waits until there are rows.
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
     converted: pa.Schema = schema_to_pyarrow(schema, include_field_ids=False)
     return converted
 

@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from calve.errors import Conflict, InvalidRequest, NotFound
+from calve.tables.outcome import commit_metadata, leads_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,27 @@ def rollback(table: Table, snapshot_id: int, *, force: bool = False) -> None:
             hint="`list-snapshots` shows how they follow; --force takes any that is kept",
         )
     if not wanted.is_current:
-        table.manage_snapshots().set_current_snapshot(snapshot_id=snapshot_id).commit()
+        move_main(table, snapshot_id)
+
+
+def move_main(table: Table, snapshot_id: int) -> None:
+    """Make a snapshot the current one, if the one that is current now still is."""
+    before = table.metadata
+    main = before.refs.get(MAIN_BRANCH)
+    kept = main.model_dump(by_alias=True, exclude_none=True) if main else {"type": "branch"}
+    update = SetSnapshotRefUpdate.model_validate(
+        {**kept, "ref-name": MAIN_BRANCH, "snapshot-id": snapshot_id}
+    )
+
+    def has_happened(metadata: TableMetadata) -> bool:
+        # Somebody may have committed on top of it already.
+        return any(
+            entry.snapshot_id == snapshot_id and entry not in before.snapshot_log
+            for entry in metadata.snapshot_log
+        )
+
+    unmoved = leads_to(MAIN_BRANCH, before.current_snapshot_id)
+    commit_metadata(table, [update], [unmoved], has_happened=has_happened)
 
 
 def ancestor_ids(table: Table, ref: str = MAIN_BRANCH) -> set[int]:
@@ -160,6 +183,13 @@ def snapshots_since(table: Table, branch: str, snapshot_id: int | None) -> list[
             )
         )
     return found
+
+
+def has_deletes(table: Table, snapshot_id: int) -> bool:
+    """Whether rows of the snapshot's files are deleted by delete files."""
+    snapshot = table.snapshot_by_id(snapshot_id)
+    manifests = snapshot.manifests(table.io) if snapshot else []
+    return any(each.content == ManifestContent.DELETES for each in manifests)
 
 
 def as_utc(moment: datetime) -> datetime:

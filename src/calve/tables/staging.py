@@ -50,6 +50,7 @@ from calve.errors import Conflict, InvalidRequest
 from calve.tables.expiry import clear_away
 from calve.tables.manifest_schema import mend_manifest_schema
 from calve.tables.schema_growth import regrown
+from calve.tables.transaction import LeanTransaction
 
 mend_manifest_schema()
 
@@ -88,7 +89,7 @@ def stage(table: Table, edit: Edit, branch: str) -> Staged:
     read with the table's columns any more. Whatever fails leaves no file behind.
     """
     require_writable(table)
-    transaction = _Transaction(table)
+    transaction = LeanTransaction(table)
     asserted = _stage_schema(transaction, edit.schema)
     if edit.properties:
         transaction._stage((SetPropertiesUpdate(updates=dict(edit.properties)),))  # noqa: SLF001
@@ -132,20 +133,6 @@ def require_writable(table: Table) -> None:
             f"{FORMAT_VERSION_MAX} at most",
             hint="write it with Spark",
         )
-
-
-class _Transaction(Transaction):
-    """PyIceberg applies all updates and copies the metadata each time it is asked for."""
-
-    def __init__(self, table: Table) -> None:
-        super().__init__(table)
-        self._seen: tuple[tuple[TableUpdate, ...], TableMetadata] = ((), table.metadata)
-
-    @property
-    def table_metadata(self) -> TableMetadata:
-        if self._seen[0] != self._updates:
-            self._seen = (self._updates, super().table_metadata)
-        return self._seen[1]
 
 
 def _operation(edit: Edit) -> Operation:

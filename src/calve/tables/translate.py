@@ -7,10 +7,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from gzip import BadGzipFile
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-import requests
 from pyiceberg import exceptions as iceberg
 from pyiceberg.catalog import Catalog
 from pyiceberg.partitioning import PartitionSpec
@@ -32,6 +30,9 @@ from calve.errors import (
 )
 from calve.settings import mask_url
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _DAMAGED = re.compile(r"not a database|malformed|disk image")
 _UNREADABLE = re.compile(r"unable to open database file|readonly database")
 
@@ -45,6 +46,9 @@ _NO_BUCKET = re.compile(r"(?i)no.?such.?bucket|bucket .* does not exist")
 _NO_PRIVILEGE = re.compile(r"(?i)permission denied|must be owner|insufficient.?privilege")
 _TABLE_FILE = re.compile(r"\.(json|json\.gz|avro|parquet|orc|puffin)\b")
 
+_UNREACHED: Final = (
+    "check that catalog and store are reachable, then try again; `calve doctor` looks at both"
+)
 _RESTORE: Final = "restore the file from a copy of the store; the catalog itself is not affected"
 
 _KINDS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[CalveError], str], ...] = (
@@ -82,12 +86,11 @@ _KINDS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[CalveErr
             iceberg.ServiceUnavailableError,
             iceberg.ServerError,
             iceberg.TooManyRequestsError,
-            requests.RequestException,
             ConnectionError,
             TimeoutError,
         ),
         Unavailable,
-        "check that catalog and store are reachable, then try again; `calve doctor` looks at both",
+        _UNREACHED,
     ),
     (
         (
@@ -105,12 +108,7 @@ _KINDS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[CalveErr
 
 def translated(error: Exception) -> CalveError | None:
     """The error as one of Calve's, or None for what only a defect in Calve can cause."""
-    if isinstance(error, requests.exceptions.SSLError):
-        return Denied(
-            f"the server's certificate is not trusted: {_first_line(error)}",
-            hint="name the file of its CA in catalog.properties.ssl.cabundle",
-        )
-    if special := _of_aws(error) or _of_answer(error) or _of_file(error):
+    if special := _of_http(error) or _of_aws(error) or _of_answer(error) or _of_file(error):
         return special
     if isinstance(error, sql.DatabaseError) and _DAMAGED.search(str(error)):
         return Corruption(
@@ -130,6 +128,22 @@ def translated(error: Exception) -> CalveError | None:
     for kinds, translation, hint in _KINDS:
         if isinstance(error, kinds):
             return translation(mask_url(_first_line(error)), hint=hint or None)
+    return None
+
+
+def _of_http(error: Exception) -> CalveError | None:
+    """An error of the client for HTTP, which no lake but one with a server loads."""
+    if not isinstance(error, OSError):
+        return None
+    import requests
+
+    if isinstance(error, requests.exceptions.SSLError):
+        return Denied(
+            f"the server's certificate is not trusted: {_first_line(error)}",
+            hint="name the file of its CA in catalog.properties.ssl.cabundle",
+        )
+    if isinstance(error, requests.RequestException):
+        return Unavailable(mask_url(_first_line(error)), hint=_UNREACHED)
     return None
 
 
@@ -223,30 +237,44 @@ def require_creatable(
 
     Works in memory on the caller's values alone, so that whatever fails here is a mistake in them.
     """
-    if not isinstance(schema, Schema | pa.Schema):
-        raise InvalidRequest(
-            "a table's schema is a pyarrow.Schema or a pyiceberg Schema, "
-            f"not {type(schema).__name__}",
-            hint='write pyarrow.schema([("id", pyarrow.int64()), …])',
-        )
-    # Loading it waits until a table is made.
-    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
-
     try:
         version = int(properties.get("format-version", 2))
         new_table_metadata(
-            Catalog._convert_schema_if_needed(schema, version),  # type: ignore[arg-type] # noqa: SLF001
+            _iceberg_schema(schema, version),
             partition_spec,
             sort_order,
             location="",
             properties=dict(properties),
         )
-    except (ValueError, TypeError, UnsupportedPyArrowTypeException) as error:
+    except (ValueError, TypeError) as error:
+        raise _not_creatable(error) from error
+
+
+def _iceberg_schema(schema: Schema | pa.Schema, version: int) -> Schema:
+    if isinstance(schema, Schema):
+        return schema
+    # Loading them waits until somebody comes with another schema.
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+
+    if not isinstance(schema, pa.Schema):
         raise InvalidRequest(
-            f"the table cannot be created: {_reason(error)}",
-            hint="name each column once, and cast what Iceberg has no type for: null columns to a "
-            "real type, timestamps to microseconds",
-        ) from error
+            "a table's schema is a pyarrow.Schema or a pyiceberg Schema, "
+            f"not {type(schema).__name__}",
+            hint='write pyarrow.schema([("id", pyarrow.int64()), …])',
+        )
+    try:
+        return Catalog._convert_schema_if_needed(schema, version)  # type: ignore[arg-type] # noqa: SLF001
+    except UnsupportedPyArrowTypeException as error:
+        raise _not_creatable(error) from error
+
+
+def _not_creatable(error: Exception) -> InvalidRequest:
+    return InvalidRequest(
+        f"the table cannot be created: {_reason(error)}",
+        hint="name each column once, and cast what Iceberg has no type for: null columns to a "
+        "real type, timestamps to microseconds",
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-import pyarrow as pa
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -118,26 +116,3 @@ def _find(view: TableView, name: str) -> str:
 def _listed(names: list[str]) -> str:
     some = ", ".join(names[:20])
     return f"the columns are {some}" + (", …" if len(names) > 20 else "")
-
-
-def result_schema(schema: Schema) -> pa.Schema:
-    """The Arrow types of an answer: Iceberg's, with the ordinary form of text, bytes and lists."""
-    made = schema_to_pyarrow(schema, include_field_ids=False)
-    return pa.schema(
-        [pa.field(field.name, _ordinary(field.type), nullable=field.nullable) for field in made]
-    )
-
-
-def _ordinary(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind):
-        return pa.binary()
-    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
-        return pa.list_(_ordinary(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(_ordinary(kind.key_type), _ordinary(kind.item_type))
-    if pa.types.is_struct(kind):
-        # Nullable throughout: below a null struct even a required field has no value.
-        return pa.struct([pa.field(field.name, _ordinary(field.type)) for field in kind])
-    return kind

@@ -19,7 +19,7 @@ import pyarrow as pa
 from calve.tables.inputs.convert import Text
 from calve.tables.inputs.files import InputFile
 from calve.tables.inputs.origin import Origin
-from calve.tables.inputs.rows import BATCH_ROWS, row_batch
+from calve.tables.inputs.rows import BATCH_ROWS, Note, row_batch
 
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
 _OBJECT_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -34,14 +34,18 @@ class Rows(NamedTuple):
     places: list[int] | range
 
 
-def read_json(file: InputFile, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows as batches of the table's schema."""
+def read_json(
+    file: InputFile, target: pa.Schema, note: Note | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows as batches of the table's schema. `note` is told of each batch's rows."""
     exact = _has_decimals(target)
     origin = _origin(file)
     for rows, places in json_rows(file, exact=exact):
         for start in range(0, len(rows), BATCH_ROWS):
             end = start + BATCH_ROWS
             yield row_batch(rows[start:end], target, origin, places[start:end], Text.JSON)
+            if note:
+                note(rows[start:end])
 
 
 def json_rows(file: InputFile, *, exact: bool = False) -> Iterator[Rows]:

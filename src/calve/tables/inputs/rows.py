@@ -7,11 +7,11 @@ floats, or datetimes beside their text, and each follows the one set of rules fo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
 import pyarrow as pa
@@ -26,17 +26,20 @@ from calve.tables.types import is_list_like
 BATCH_ROWS: Final = 16_384
 
 Row = Mapping[str, Any]
+Note: TypeAlias = Callable[[Sequence[Row]], None]
 
 
 def row_batches(
-    rows: Iterable[object], target: pa.Schema, origin: Origin
+    rows: Iterable[object], target: pa.Schema, origin: Origin, note: Note | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Dicts as batches; numbered from 1 in messages."""
+    """Dicts as batches; numbered from 1 in messages. `note` is told of each batch's rows."""
     iterator = iter(rows)
     done = 0
     while piece := list(islice(iterator, BATCH_ROWS)):
         places = range(done + 1, done + 1 + len(piece))
         yield row_batch(piece, target, origin, places)
+        if note:
+            note(cast("list[Row]", piece))
         done += len(piece)
 
 

@@ -46,7 +46,7 @@ def open_input(
     """
     target = None if schema is None else target_schema(schema)
     if is_file(data):
-        return _file_reader(open_file(data, format), target)
+        return file_reader(open_file(data, format), target)
     if format is not None:
         raise InvalidRequest("only a file has a format", hint="leave the format out")
     if is_frame(data):
@@ -151,11 +151,12 @@ def _rows_reader(data: Iterable[Any], target: pa.Schema | None) -> pa.RecordBatc
     return pa.RecordBatchReader.from_batches(target, rows)
 
 
-def _file_reader(file: InputFile, target: pa.Schema | None) -> pa.RecordBatchReader:
+def file_reader(file: InputFile, target: pa.Schema | None) -> pa.RecordBatchReader:
+    """The rows of a file that fit a schema, or have the types that they suggest."""
     try:
         with reading(file.origin):
             if file.format in {"parquet", "arrow"}:
-                return _binary_reader(file, target)
+                return _conformed(binary_reader(file), target, file.origin)
             guess, read = (
                 (guess_json, read_json) if file.format == "json" else (guess_csv, read_csv)
             )
@@ -175,12 +176,13 @@ def _closing(batches: Iterator[pa.RecordBatch], file: InputFile) -> Iterator[pa.
         file.stream.close()
 
 
-def _binary_reader(file: InputFile, target: pa.Schema | None) -> pa.RecordBatchReader:
+def binary_reader(file: InputFile) -> pa.RecordBatchReader:
+    """The batches of a Parquet or Arrow file as they are."""
     batches = _parquet(file) if file.format == "parquet" else _arrow(file)
-    schema = next(batches)
+    with reading(file.origin):
+        schema = next(batches)
     assert isinstance(schema, pa.Schema)
-    reader = pa.RecordBatchReader.from_batches(schema, _closing(batches, file))
-    return _conformed(reader, target, file.origin)
+    return pa.RecordBatchReader.from_batches(schema, _closing(batches, file))
 
 
 def _parquet(file: InputFile) -> Iterator[Any]:

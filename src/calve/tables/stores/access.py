@@ -88,10 +88,13 @@ def _s3_keys(table: Table) -> S3Keys | None:
 
 def _held(table: Table) -> tuple[str | None, str | None, str | None] | None:
     """Key, secret and token; nothing in them for a store that is open to everybody."""
+    # A local table need not wait for it.
+    from calve.tables.stores.s3_files import RenewingFileIO
+
     given = table.io.properties
     if given.get(S3_ANONYMOUS, "").lower() == "true":
         return None, None, None
-    if isinstance(table.io, s3.RenewingFileIO) and (own := table.io.own_credentials()):
+    if isinstance(table.io, RenewingFileIO) and (own := table.io.own_credentials()):
         return own
     key_id = given.get(S3_ACCESS_KEY_ID) or given.get(AWS_ACCESS_KEY_ID)
     secret = given.get(S3_SECRET_ACCESS_KEY) or given.get(AWS_SECRET_ACCESS_KEY)
