@@ -196,6 +196,17 @@ def test_what_does_not_fit_is_refused_with_its_column_and_changes_nothing(
     assert not data_files(lake)
 
 
+def test_a_table_that_a_topic_feeds_is_not_written_past_it(
+    lake: Lake, writer: IcebergTableWriter
+) -> None:
+    fed = {"calve.topic": "acme.sales.orders"}
+    lake.tables.create_table("t", {"id": "long"}, properties=fed)
+    with pytest.raises(InvalidRequest, match=r"the topic acme\.sales\.orders feeds") as refused:
+        writer.write_batch(rows(1))
+    assert "calve produce" in str(refused.value)
+    assert ids(lake) == []
+
+
 def test_partitions_and_sort_order_are_kept(lake: Lake, writer: IcebergTableWriter) -> None:
     lake.tables.create_table(
         "t",

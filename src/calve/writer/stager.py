@@ -16,6 +16,7 @@ import pyarrow as pa
 from calve.errors import InvalidRequest
 from calve.tables.data_files import PIECE_BYTES, DataFileWriter
 from calve.tables.expiry import clear_away
+from calve.tables.feeding import refuse_fed
 from calve.tables.inputs.fitting import RowFitter
 from calve.tables.inputs.parts import Part, read_parts
 from calve.tables.reading import read_staged
@@ -126,6 +127,12 @@ class Stager:
             part = first.fit(part, before=before)
             self.table = self._target.create(first.schema, retry)
         if self._fitter is None:
+            refuse_fed(
+                self.table,
+                "rows of a writer would have no offset",
+                hint="produce them to the topic: `calve produce`",
+                force=False,
+            )
             self._fitter = RowFitter(self.table)
         return self._fitter.fit(part, before=before)
 
