@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format lock test demo bench torture clean
+.PHONY: help setup check format lock test demo bench bench-writer torture clean
 
 # Somebody else's virtual environment or module path must not reach ours.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
@@ -13,7 +13,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 help:  ## list the verbs
 	@echo "usage: make <verb>   (PYTHON=python3.12 chooses the interpreter)"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s  %s\n", $$1, $$2 }' Makefile
 
 setup:  ## make .venv from requirements.lock and fetch Spark's jars; nothing to do the second time
 	@$(PYTHON) scripts/setup.py
@@ -48,6 +48,9 @@ bench: setup  ## run the benchmarks
 	    name=$$(basename $$benchmark .py); \
 	    echo "$(BIN)/python -m benchmarks.$$name"; $(BIN)/python -m "benchmarks.$$name"; \
 	done
+
+bench-writer: setup  ## run the benchmarks of the writer; takes minutes and 3 GiB of temporary files
+	$(BIN)/python -m benchmarks.writer
 
 torture: setup  ## run the long tests, those marked torture; takes hours, once there are some
 	@$(BIN)/pytest -m torture --timeout 0 $(ARGS) || { status=$$?; \

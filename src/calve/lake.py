@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from calve.connections import Connections, LakeSource, settings_of
 from calve.manager import IcebergManager
+from calve.model import TableName
 from calve.settings import Settings
 from calve.tables.catalog import LakeCatalog
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from calve.query.rows import Rows
+    from calve.writer import BatchOptimizationConfig, IcebergTableWriter, RetryConfig
 
 
 class Lake:
@@ -34,6 +36,20 @@ class Lake:
     def tables(self) -> IcebergManager:
         """Every operation on the lake's tables."""
         return IcebergManager(self._connections)
+
+    def writer(
+        self,
+        table: str,
+        *,
+        batch: BatchOptimizationConfig | None = None,
+        retry: RetryConfig | None = None,
+    ) -> IcebergTableWriter:
+        """A writer for one table, over the connections of this lake; close it before the lake."""
+        from calve.writer import IcebergTableWriter
+
+        return IcebergTableWriter(
+            self._connections, TableName.parse(table), batch=batch, retry=retry
+        )
 
     def sql(self, text: str) -> Rows:
         """Ask in SQL, over all tables of the lake; nothing can be changed by it."""

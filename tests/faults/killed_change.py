@@ -18,32 +18,46 @@ from pyiceberg.io.pyarrow import PyArrowFile
 from sqlalchemy import event
 
 from calve.changes import Expression, insert_rows, update_rows, upsert_rows
+from calve.connections import Connections
+from calve.model import TableName
 from calve.settings import load_settings
 from calve.tables.catalog import LakeCatalog
 from calve.tables.expiry import expire_snapshots
 from calve.tables.stores.local import LocalFileIO, MetadataFile
+from calve.writer import IcebergTableWriter
 from tests.fakes.feed import feed
 
-CHANGES: dict[str, Callable[[LakeCatalog], Any]] = {
-    "insert": lambda c: insert_rows(c, "t", [{"id": n, "p": n % 2} for n in (10, 11)]),
-    "update": lambda c: update_rows(c, "t", {"id": Expression("id + 100")}, "id <= 2"),
-    "upsert": lambda c: upsert_rows(c, "t", [{"id": 1, "p": 1}, {"id": 9, "p": 0}], ["id"]),
-    "expire": lambda c: expire_snapshots(c.load_table("t"), datetime.now(UTC) + timedelta(hours=1)),
+
+def write_transaction(lake: Connections) -> None:
+    """Two batches, the second of which brings a column along."""
+    with IcebergTableWriter(lake, TableName.parse("t")) as writer, writer.transaction():
+        writer.write_batch([{"id": 10, "p": 0}])
+        writer.write_batch([{"id": 11, "p": 1, "note": "new"}])
+
+
+CHANGES: dict[str, Callable[[Connections], Any]] = {
+    "insert": lambda c: insert_rows(c.catalog, "t", [{"id": n, "p": n % 2} for n in (10, 11)]),
+    "update": lambda c: update_rows(c.catalog, "t", {"id": Expression("id + 100")}, "id <= 2"),
+    "upsert": lambda c: upsert_rows(c.catalog, "t", [{"id": 1, "p": 1}, {"id": 9, "p": 0}], ["id"]),
+    "expire": lambda c: expire_snapshots(
+        c.catalog.load_table("t"), datetime.now(UTC) + timedelta(hours=1)
+    ),
+    "transaction": write_transaction,
 }
 
 
-def _commit_twice(catalog: LakeCatalog) -> None:
+def _commit_twice(lake: Connections) -> None:
     """The second is based on what the first has changed, so it is refused and tried again."""
-    before = catalog.load_table("t")
+    before = lake.catalog.load_table("t")
     feed(before, 20, 23)
-    feed(catalog.load_table("t"), 23, 24)
+    feed(lake.catalog.load_table("t"), 23, 24)
     feed(before, 24, 25)
 
 
 # Of a table that has the offsets up to 20.
-OFFSET_COMMITS: dict[str, Callable[[LakeCatalog], Any]] = {
-    "commit": lambda c: feed(c.load_table("t"), 20, 25),
-    "find committed": lambda c: feed(c.load_table("t"), 15, 20),
+OFFSET_COMMITS: dict[str, Callable[[Connections], Any]] = {
+    "commit": lambda c: feed(c.catalog.load_table("t"), 20, 25),
+    "find committed": lambda c: feed(c.catalog.load_table("t"), 15, 20),
     "commit on what was read before": _commit_twice,
 }
 
@@ -127,7 +141,7 @@ def watch(catalog: LakeCatalog, steps: Steps) -> None:
 
 def run(data: str, change: str, kill_at: int | None, report: str) -> None:
     steps = Steps(kill_at)
-    with LakeCatalog(load_settings(flags={"data": data}, environ={}).settings) as catalog:
-        watch(catalog, steps)
-        (CHANGES | OFFSET_COMMITS)[change](catalog)
+    with Connections(load_settings(flags={"data": data}, environ={}).settings) as lake:
+        watch(lake.catalog, steps)
+        (CHANGES | OFFSET_COMMITS)[change](lake)
     Path(report).write_text("\n".join(steps.seen))

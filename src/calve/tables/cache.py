@@ -58,6 +58,17 @@ class TableCache:
             self._keep(name, loaded_at, table)
         return table
 
+    def held(self, name: TableName) -> Table | None:
+        """The table if it is here, however old."""
+        with self._lock:
+            found = self._loaded.get(name)
+            return found[1] if found else None
+
+    def keep(self, name: TableName, table: Table) -> None:
+        """Have a table that was loaded, or changed, just now."""
+        if self._ttl_seconds > 0:
+            self._keep(name, self._clock.monotonic(), table)
+
     def forget(self, name: TableName) -> None:
         with self._lock:
             self._loaded.pop(name, None)

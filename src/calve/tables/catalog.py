@@ -26,6 +26,7 @@ from calve.model import DEFAULT_DATASET, DEFAULT_TENANT, TableName
 from calve.paths import table_location
 from calve.settings import RetrySettings, Settings
 from calve.tables.cache import CacheInfo, TableCache
+from calve.tables.catalogs.sql import EngineCatalog, PoolWaits
 from calve.tables.connect import connect_catalog, require_lake, warehouse_url
 from calve.tables.names import NameMap
 from calve.tables.nearest import meant
@@ -161,6 +162,10 @@ class LakeCatalog:
         self._cache.forget(old)
         self._cache.forget(new)
         return renamed
+
+    def pool_waits(self) -> PoolWaits:
+        """Nothing where the catalog has no pool of connections."""
+        return self.iceberg.pool_waits() if isinstance(self.iceberg, EngineCatalog) else PoolWaits()
 
     def cache_info(self) -> CacheInfo | None:
         return self._cache.info()

@@ -32,7 +32,7 @@ from calve.errors import (
 )
 from calve.tables.expiry import clear_away, manifest_paths
 from calve.tables.outcome import LOOK, REFUSALS, read_after, said
-from calve.tables.retry import retried_commit
+from calve.tables.retry import CommitRetry
 from calve.tables.staging import Edit, Staged, require_writable, stage
 from calve.tables.translate import translating
 
@@ -57,8 +57,11 @@ class Committed:
 class TableCommit:
     """One change on its way into a table: tried as often as its caller wants, applied once."""
 
-    def __init__(self, table: Table, *, branch: str | None = None) -> None:
+    def __init__(
+        self, table: Table, *, branch: str | None = None, retry: CommitRetry | None = None
+    ) -> None:
         require_writable(table)
+        self._retry = retry or CommitRetry()
         self.table = table
         self.branch = branch or MAIN_BRANCH
         self._require_branch()
@@ -121,8 +124,9 @@ class TableCommit:
     def repeat(self, attempt: Callable[[], _T]) -> _T | Committed:
         """Attempt until it succeeds or an earlier attempt turns out to have.
 
-        Between attempts the table is read again. Its `commit.retry.*` properties bound it: after
-        that a Conflict, or an UnknownOutcome where one of the attempts may still be applied.
+        Between attempts the table is read again. Its `commit.retry.*` properties bound it, or the
+        `retry` that was given: after that a Conflict, or an UnknownOutcome where one of the
+        attempts may still be applied.
         """
 
         def once() -> _T | Committed:
@@ -133,7 +137,7 @@ class TableCommit:
             return attempt()
 
         try:
-            return retried_commit(once, self.table.properties, _may_pass)
+            return self._retry(once, self.table.properties, _may_pass)
         except (Conflict, Unavailable) as error:
             if not self.is_undecided:
                 raise

@@ -76,19 +76,28 @@ class DataFileWriter:
     """Writes data files of one table. A context manager: left without `finish`, it leaves nothing.
 
     Not for several threads; it has threads of its own. `schema` is one that the table is to get
-    with the commit of these files.
+    with the commit of these files. At most `lanes_max` pieces are on their way at once.
     """
 
-    def __init__(self, table: Table, *, operation_id: str, schema: Schema | None = None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        *,
+        operation_id: str,
+        schema: Schema | None = None,
+        piece_bytes: int | None = None,
+        lanes_max: int | None = None,
+    ) -> None:
         require_writable(table)
+        self._piece_bytes = piece_bytes or PIECE_BYTES
         self._schema = schema or table.schema()
         self._layout = _Layout(table, self._schema, operation_id)
         self._partitioner = Partitioner(table.spec(), self._schema)
         self._sort_order = table.sort_order()
         is_plain = self._sort_order.is_unsorted and table.spec().is_unpartitioned()
         # Larger where pieces would be cut up among partitions, or are whole files.
-        self._gathered_max = PIECE_BYTES if is_plain else 2 * PIECE_BYTES
-        self._lanes_max = max(1, min(os.cpu_count() or 1, _LANES_MAX))
+        self._gathered_max = self._piece_bytes * (1 if is_plain else 2)
+        self._lanes_max = lanes_max or max(1, min(os.cpu_count() or 1, _LANES_MAX))
         self._pool = ThreadPoolExecutor(self._lanes_max, thread_name_prefix="calve-write")
         self._incoming = _Rows()
         self._gathered: dict[Place | None, _Rows] = {}
@@ -106,7 +115,7 @@ class DataFileWriter:
             if rows.num_rows:
                 self._incoming.add(self._layout.fitted(rows))
                 self.rows += rows.num_rows
-            if self._incoming.bytes >= PIECE_BYTES // 2:
+            if self._incoming.bytes >= self._piece_bytes // 2:
                 self._divide()
 
     def finish(self) -> list[DataFile]:
@@ -127,6 +136,10 @@ class DataFileWriter:
     def __exit__(
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of everything; without `finish`, delete what was written."""
         wait(self._running)
         self._pool.shutdown()
         if self._done is None:

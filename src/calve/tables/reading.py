@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 
 from calve.tables.projection import mend_projection
@@ -23,9 +25,12 @@ mend_projection()
 class FileReader:
     """Reads some of a table's files; the deletes of all of them are read once."""
 
-    def __init__(self, table: Table, tasks: Sequence[FileScanTask]) -> None:
+    def __init__(
+        self, table: Table, tasks: Sequence[FileScanTask], schema: Schema | None = None
+    ) -> None:
+        """Read with the table's columns, or those of a schema that the files were written with."""
         self._table = table
-        self._schema = table.schema()
+        self._schema = schema or table.schema()
         with translating():
             self._deletes = _read_all_delete_files(table.io, tasks)
 
@@ -49,6 +54,16 @@ class FileReader:
                 [task], self._deletes
             ):
                 yield _typed(batch, target)
+
+
+def read_staged(
+    table: Table, files: Sequence[DataFile], schema: Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows of files that no table has yet, with the columns that they were written with."""
+    tasks = [FileScanTask(file) for file in files]
+    reader = FileReader(table, tasks, schema)
+    for task in tasks:
+        yield from reader.batches(task)
 
 
 def _typed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:

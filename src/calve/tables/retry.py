@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from tenacity import (
+    RetryCallState,
     Retrying,
     retry_if_exception,
     stop_after_attempt,
@@ -14,6 +16,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from calve.errors import Conflict
 from calve.settings import RetrySettings
 
 _T = TypeVar("_T")
@@ -26,8 +29,48 @@ _COMMIT_DEFAULTS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class CommitRetry:
+    """How a commit is tried again; `on_wait` is told the seconds of each wait.
+
+    Without a bound it follows the table's `commit.retry.*` properties. A bound may be for failures
+    alone: then these properties still say how often a commit may lose against somebody else's.
+    """
+
+    bound: RetrySettings | None = None
+    bounds_races: bool = True
+    on_wait: Callable[[float], None] | None = None
+
+    def __call__(
+        self,
+        work: Callable[[], _T],
+        properties: Mapping[str, str],
+        is_passing: Callable[[BaseException], bool],
+    ) -> _T:
+        bound = self.bound
+        if bound is None:
+            return retried_commit(work, properties, is_passing, on_wait=self.on_wait)
+        if self.bounds_races:
+            return retried(work, bound, is_passing, on_wait=self.on_wait)
+        return retried_commit(
+            lambda: retried(
+                work,
+                bound,
+                lambda error: is_passing(error) and not isinstance(error, Conflict),
+                on_wait=self.on_wait,
+            ),
+            properties,
+            lambda error: is_passing(error) and isinstance(error, Conflict),
+            on_wait=self.on_wait,
+        )
+
+
 def retried(
-    work: Callable[[], _T], retry: RetrySettings, is_passing: Callable[[BaseException], bool]
+    work: Callable[[], _T],
+    retry: RetrySettings,
+    is_passing: Callable[[BaseException], bool],
+    *,
+    on_wait: Callable[[float], None] | None = None,
 ) -> _T:
     """Do the work; while it fails in a way that may pass, wait and do it again."""
     attempts = Retrying(
@@ -39,6 +82,7 @@ def retried(
             jitter=retry.initial_delay_ms / 1000,
         ),
         retry=retry_if_exception(is_passing),
+        before_sleep=_telling(on_wait),
         reraise=True,
     )
     return attempts(work)
@@ -48,6 +92,8 @@ def retried_commit(
     work: Callable[[], _T],
     properties: Mapping[str, str],
     is_passing: Callable[[BaseException], bool],
+    *,
+    on_wait: Callable[[float], None] | None = None,
 ) -> _T:
     """Do the work as often and with such waits as the table's `commit.retry.*` properties say."""
     retries, least_ms, most_ms, total_ms = (
@@ -57,9 +103,14 @@ def retried_commit(
         stop=stop_after_attempt(retries + 1) | stop_after_delay(total_ms / 1000),
         wait=wait_random_exponential(multiplier=least_ms / 1000, max=most_ms / 1000),
         retry=retry_if_exception(is_passing),
+        before_sleep=_telling(on_wait),
         reraise=True,
     )
     return attempts(work)
+
+
+def _telling(on_wait: Callable[[float], None] | None) -> Callable[[RetryCallState], None] | None:
+    return None if on_wait is None else lambda state: on_wait(state.upcoming_sleep)
 
 
 def _amount(properties: Mapping[str, str], name: str, default: int) -> int:

@@ -18,6 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from calve.errors import CalveError, Denied, InvalidSettings, NotFound, Unavailable
 from calve.settings import PoolSettings, mask_url
+from calve.tables.catalogs.sql import POOL_OPTION
 
 _ANSWER_SECONDS_MAX: Final = 30.0
 
@@ -76,6 +77,7 @@ def postgres_engine(url: URL, settings: PoolSettings) -> Engine:
         url.set(drivername="postgresql+psycopg"),
         creator=lambda: _take(pool, settings, address, arguments),
         poolclass=NullPool,
+        execution_options={POOL_OPTION: pool},
     )
     event.listen(engine, "engine_disposed", lambda _: pool.close())
     return engine

@@ -7,14 +7,15 @@ then, and that is what the caller is told.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
-from pyiceberg.typedef import Identifier, Properties
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from sqlalchemy import Engine, inspect, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
@@ -26,6 +27,18 @@ from calve.tables.translate import reading_metadata
 from calve.tables.version_hint import publish_hint
 
 _INIT_ATTEMPTS: Final = 5
+
+
+# Where an engine whose connections come from another pool keeps that pool.
+POOL_OPTION: Final = "calve_pool"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWaits:
+    """How often, and for how long in all, somebody waited for a connection to come free."""
+
+    waits: int = 0
+    seconds: float = 0.0
 
 
 class EngineCatalog(SqlCatalog):
@@ -47,6 +60,14 @@ class EngineCatalog(SqlCatalog):
                 hint="name another database in catalog.uri, or make a lake by creating a table",
             )
         self._init_catalog_among_others()
+
+    def pool_waits(self) -> PoolWaits:
+        """Nothing for SQLite, whose connections are there at once."""
+        pool = self.engine.get_execution_options().get(POOL_OPTION)
+        if pool is None:
+            return PoolWaits()
+        told = pool.get_stats()
+        return PoolWaits(told.get("requests_queued", 0), told.get("requests_wait_ms", 0) / 1000)
 
     def load_table(self, identifier: str | Identifier) -> Table:
         return retried(
@@ -91,6 +112,15 @@ class EngineCatalog(SqlCatalog):
             ) from error
         self._publish(table.name(), response.metadata.location, response.metadata_location)
         return response
+
+    def create_namespace(
+        self, namespace: str | Identifier, properties: Properties = EMPTY_DICT
+    ) -> None:
+        try:
+            super().create_namespace(namespace, properties)
+        except IntegrityError as error:
+            # PyIceberg looks first, and so does everybody else who needs it now.
+            raise NamespaceAlreadyExistsError(f"{namespace} exists already") from error
 
     def create_table(self, identifier: str | Identifier, *arguments: Any, **options: Any) -> Table:
         table = super().create_table(identifier, *arguments, **options)

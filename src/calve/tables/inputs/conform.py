@@ -149,6 +149,15 @@ def conform_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
+def conform_array(
+    array: pa.Array, field: pa.Field, origin: Origin, places: Sequence[int]
+) -> pa.Array:
+    """One column that fits a field of the table."""
+    source = pa.schema([pa.field(field.name, array.type)])
+    plan = _plan(field, 0, source, origin, converter)
+    return _column(pa.RecordBatch.from_arrays([array], schema=source), plan, origin, places)
+
+
 def _column(
     batch: pa.RecordBatch, plan: ColumnPlan, origin: Origin, places: Sequence[int]
 ) -> pa.Array:

@@ -9,9 +9,8 @@ from typing import Any, Final, TypeGuard
 
 import pyarrow as pa
 
-from calve.tables.inputs.conform import ColumnPlan, conform_batch, match_names
-from calve.tables.inputs.convert import converter
-from calve.tables.inputs.origin import Origin, Unfit
+from calve.tables.inputs.conform import conform_array, match_names
+from calve.tables.inputs.origin import Origin
 from calve.tables.inputs.rows import column_array
 
 _ROWS_MAX: Final = 131_072
@@ -57,6 +56,23 @@ def with_named_columns(frame: Any, origin: Origin) -> Any:
     return named
 
 
+def frame_columns(frame: Any, origin: Origin) -> dict[str, list[Any] | pa.Array]:
+    """The columns by name: objects as lists of values, everything else as arrays."""
+    named = with_named_columns(frame, origin)
+    return {name: _values(named[name]) for name in named.columns}
+
+
+def _values(series: Any) -> list[Any] | pa.Array:
+    if series.dtype == object:
+        # Objects follow the rules of rows; pandas has many ways to say that nothing is there.
+        return [
+            None if gone else _without_arrays(value)
+            for value, gone in zip(series, series.isna(), strict=True)
+        ]
+    array = pa.Array.from_pandas(series)
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
 def _batches(frame: Any, target: pa.Schema, origin: Origin) -> Iterator[pa.RecordBatch]:
     for start in range(0, len(frame), _ROWS_MAX):
         piece = frame.iloc[start : start + _ROWS_MAX]
@@ -68,24 +84,10 @@ def _batches(frame: Any, target: pa.Schema, origin: Origin) -> Iterator[pa.Recor
 def _column(frame: Any, field: pa.Field, origin: Origin, places: Sequence[int]) -> pa.Array:
     if field.name not in frame.columns:
         return pa.nulls(len(frame), field.type)
-    series = frame[field.name]
-    if series.dtype == object:
-        # Objects follow the rules of rows; pandas has many ways to say that nothing is there.
-        values = [
-            None if gone else _without_arrays(value)
-            for value, gone in zip(series, series.isna(), strict=True)
-        ]
+    values = _values(frame[field.name])
+    if isinstance(values, list):
         return column_array(values, field, origin, places)
-    array = pa.Array.from_pandas(series)
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    try:
-        plan = ColumnPlan(field, 0, converter(array.type, field.type))
-    except Unfit as error:
-        raise origin.error(error.problem, column=field.name, hint=error.hint) from error
-    batch = pa.RecordBatch.from_arrays([array], names=[field.name])
-    schema = pa.schema([field])
-    return conform_batch(batch, [plan], schema, origin, places).column(0)
+    return conform_array(values, field, origin, places)
 
 
 def _without_arrays(value: Any) -> Any:

@@ -149,6 +149,13 @@ def guess_rows(rows: Sequence[Any], origin: Origin, *, dated_text: bool = False)
     return storable(pa.schema(fields), origin)
 
 
+def guess_values(values: list[Any]) -> pa.DataType | None:
+    """The type of one column's values, None if there is no value; Unfit if they have several."""
+    if all(value is None for value in values):
+        return None
+    return _value_type(values, dated_text=False)
+
+
 def _value_type(values: list[Any], *, dated_text: bool) -> pa.DataType:
     present = [value for value in values if value is not None]
     if not present:

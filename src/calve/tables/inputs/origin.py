@@ -27,6 +27,8 @@ class Unfit(Exception):
 class Origin:
     label: str = ""
     unit: str = "row"
+    # How many came before those that are numbered from 1.
+    before: int = 0
 
     def error(
         self,
@@ -39,6 +41,7 @@ class Origin:
     ) -> InvalidRequest:
         """The problem with all that is known about its place."""
         where = [self.label] if self.label else []
+        place = None if place is None else place + self.before
         where += [f"{self.unit} {place:,}"] if place is not None else []
         where += [f"column {column!r}"] if column is not None else []
         facts = {

@@ -57,7 +57,11 @@ def open_input(
         return _columns_reader(data, target)
     if isinstance(data, Iterable):
         return _rows_reader(data, target)
-    raise InvalidRequest(f"rows cannot be read from {type(data).__name__}", hint=_hint(data))
+    raise no_rows(data)
+
+
+def no_rows(data: object) -> InvalidRequest:
+    return InvalidRequest(f"rows cannot be read from {type(data).__name__}", hint=_hint(data))
 
 
 def arrow_reader(data: Any) -> pa.RecordBatchReader | None:
@@ -89,17 +93,23 @@ def _frame_reader(frame: Any, target: pa.Schema | None) -> pa.RecordBatchReader:
 
 def _columns_reader(data: Mapping[Any, Any], target: pa.Schema | None) -> pa.RecordBatchReader:
     """A dict of columns: lists, or arrays, whose values follow the rules of rows."""
+    columns = column_lists(data)
+    if target is None:
+        rows = ({name: values[i] for name, values in columns.items()} for i in range(_SAMPLE_ROWS))
+        total = len(next(iter(columns.values()), []))
+        target = guess_rows(list(islice(rows, min(total, _SAMPLE_ROWS))), _HERE)
+    match_names(list(columns), target, _HERE)
+    return pa.RecordBatchReader.from_batches(target, _column_batches(columns, target))
+
+
+def column_lists(data: Mapping[Any, Any]) -> dict[str, list[Any]]:
+    """A dict of columns with its values as lists of one length."""
     columns = {str(name): _values(name, values) for name, values in data.items()}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name!r} {length:,}" for name, length in list(lengths.items())[:5])
         raise InvalidRequest(f"columns differ in length: {said}", hint="make them equally long")
-    if target is None:
-        rows = ({name: values[i] for name, values in columns.items()} for i in range(_SAMPLE_ROWS))
-        total = next(iter(lengths.values()), 0)
-        target = guess_rows(list(islice(rows, min(total, _SAMPLE_ROWS))), _HERE)
-    match_names(list(columns), target, _HERE)
-    return pa.RecordBatchReader.from_batches(target, _column_batches(columns, target))
+    return columns
 
 
 def _values(name: object, values: Any) -> list[Any]:

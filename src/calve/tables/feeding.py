@@ -1,0 +1,50 @@
+"""Whether a topic feeds a table, and what is refused to everybody else then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from calve.errors import InvalidRequest, NotFound
+from calve.model import TableName
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+TOPIC: Final = "calve.topic"
+
+
+def feeding_topic(table: Table) -> TableName | None:
+    """The topic whose rows the table gets, if it is one's."""
+    name = table.properties.get(TOPIC)
+    return None if name is None else TableName.parse(name)
+
+
+def require_topic(table: Table, name: str) -> TableName:
+    """The topic that feeds a table; NotFound if none does."""
+    topic = feeding_topic(table)
+    if topic is None:
+        raise NotFound(
+            f"there is no topic {name}: the table {name} is there, but no topic feeds it",
+            hint="`calve table describe` shows the table",
+        )
+    return topic
+
+
+def refuse_fed(table: Table, what: str, *, hint: str, force: bool) -> None:
+    """Refuse what should be done to the topic instead, unless forced."""
+    topic = feeding_topic(table)
+    if topic is not None and not force:
+        raise InvalidRequest(
+            f"the topic {topic} feeds the table: {what}", hint=hint, context={"topic": str(topic)}
+        )
+
+
+def refuse_loss(table: Table, *, force: bool) -> None:
+    """Refuse to take the table away from its topic."""
+    refuse_fed(
+        table,
+        "it would lose its table",
+        hint="delete or alter the topic instead; --force (force=True) does it all the same, and "
+        "the topic stops with an error",
+        force=force,
+    )

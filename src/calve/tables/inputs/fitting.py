@@ -1,0 +1,153 @@
+"""Rows fitted to a table whose columns may grow for them.
+
+Columns are matched by name. One that the table lacks is added, once a value for it is seen; fields
+of structs likewise. Types become wider where Iceberg allows it: to what Arrow data declares, and
+for values without a declared type only when one of them needs it. Whatever else does not fit is
+refused with its column, and has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from calve.errors import InvalidRequest
+from calve.tables.inputs.conform import (
+    ColumnPlan,
+    conform_array,
+    conform_batch,
+    match_names,
+    plan_columns,
+)
+from calve.tables.inputs.guess import guess_values
+from calve.tables.inputs.origin import Origin, Unfit
+from calve.tables.inputs.parts import Columns, Part, Values
+from calve.tables.inputs.rows import column_array
+from calve.tables.schema_growth import grown
+from calve.tables.schemas import arrow_schema, schema_from_arrow
+
+
+class RowFitter:
+    """Fits the rows of one transaction, part by part. `schema` is what they need so far."""
+
+    def __init__(self, table: Table | None) -> None:
+        """Begin with the columns of a table, or with none for one that is to be made."""
+        self.schema = table.schema() if table else Schema()
+        self._last_column_id = table.metadata.last_column_id if table else 0
+        self._target = arrow_schema(self.schema)
+        # What the columns of the last Arrow data turned out to need.
+        self._planned: tuple[pa.Schema, list[ColumnPlan]] | None = None
+
+    def fit(self, part: Part, *, before: int = 0) -> pa.RecordBatch:
+        """The part with all columns of `schema`; `before` counts the rows before it, for errors."""
+        origin = Origin(before=before)
+        if isinstance(part, Columns):
+            return self._fit_values(part, origin)
+        return self._fit_arrow(part, origin)
+
+    def _fit_arrow(self, batch: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+        known = set(self._target.names)
+        # Nobody can tell yet what such a column is to hold.
+        kept = [f.name for f in batch.schema if f.name in known or not pa.types.is_null(f.type)]
+        if len(kept) < batch.num_columns:
+            batch = batch.select(kept)
+        places = range(1, 1 + batch.num_rows)
+        if self._planned is not None and self._planned[0] == batch.schema:
+            return conform_batch(batch, self._planned[1], self._target, origin, places)
+        schema = self._grown_for(batch.schema)
+        target = self._target_of(schema)
+        plans = plan_columns(batch.schema, target, origin)
+        fitted = conform_batch(batch, plans, target, origin, places)
+        self._grow(schema, target)
+        self._planned = batch.schema, plans
+        return fitted
+
+    def _grown_for(self, source: pa.Schema) -> Schema:
+        fields = []
+        for field in source:
+            is_known = field.name in self._target.names
+            if is_known and field.type == self._target.field(field.name).type:
+                continue
+            try:
+                schema_from_arrow(pa.schema([field]))
+            except InvalidRequest:
+                # A column that is there has its type: what comes is converted to it, or refused.
+                if not is_known:
+                    raise
+                continue
+            fields.append(field)
+        return self._grown(self.schema, fields) if fields else self.schema
+
+    def _fit_values(self, part: Columns, origin: Origin) -> pa.RecordBatch:
+        places = range(1, 1 + part.num_rows)
+        schema = self.schema
+        arrays: dict[str, pa.Array] = {}
+        for name, values in part.values.items():
+            if name in self._target.names:
+                arrays[name], schema = self._fit_known(name, values, schema, origin, places)
+            elif (kind := _kind_of(name, values, origin)) is not None:
+                schema = self._grown(schema, [pa.field(name, kind)])
+                arrays[name] = _fitted(values, self._target_of(schema).field(name), origin, places)
+        target = self._target_of(schema)
+        match_names(list(arrays), target, origin)
+        self._grow(schema, target)
+        columns = [
+            arrays[field.name] if field.name in arrays else pa.nulls(part.num_rows, field.type)
+            for field in target
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=target)
+
+    def _fit_known(
+        self, name: str, values: Values, schema: Schema, origin: Origin, places: range
+    ) -> tuple[pa.Array, Schema]:
+        """The column as the table has it; or with the first change of it that makes all fit."""
+        try:
+            return _fitted(values, self._target.field(name), origin, places), schema
+        except InvalidRequest:
+            for wider in self._changes_of(name, values, schema, origin):
+                with suppress(InvalidRequest):
+                    field = self._target_of(wider).field(name)
+                    return _fitted(values, field, origin, places), wider
+            raise
+
+    def _changes_of(
+        self, name: str, values: Values, schema: Schema, origin: Origin
+    ) -> Iterator[Schema]:
+        with suppress(InvalidRequest):
+            kind = _kind_of(name, values, origin)
+            for widens in (False, True):
+                fields = [pa.field(name, kind)] if kind else []
+                wider = self._grown(schema, fields, widens=widens)
+                if wider is not schema:
+                    yield wider
+
+    def _grown(self, schema: Schema, fields: list[pa.Field], *, widens: bool = True) -> Schema:
+        incoming = schema_from_arrow(pa.schema(fields))
+        return grown(schema, incoming, last_column_id=self._last_column_id, widens=widens)
+
+    def _target_of(self, schema: Schema) -> pa.Schema:
+        return self._target if schema is self.schema else arrow_schema(schema)
+
+    def _grow(self, schema: Schema, target: pa.Schema) -> None:
+        if schema is not self.schema:
+            self.schema, self._target, self._planned = schema, target, None
+
+
+def _kind_of(name: str, values: Values, origin: Origin) -> pa.DataType | None:
+    """The type of a column that nobody has declared; None while there is no value in it."""
+    if isinstance(values, pa.Array):
+        return None if pa.types.is_null(values.type) else values.type
+    try:
+        return guess_values(values)
+    except Unfit as error:
+        raise origin.error(error.problem, column=name, hint=error.hint) from error
+
+
+def _fitted(values: Values, field: pa.Field, origin: Origin, places: range) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return conform_array(values, field, origin, places)
+    return column_array(values, field, origin, places)

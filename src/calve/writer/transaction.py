@@ -1,0 +1,159 @@
+"""One transaction of a writer: rows staged, then committed or rolled back as a whole.
+
+An exception says nothing about a commit: it may be tried again, and what an earlier attempt has
+done is found in the table. Staged files are deleted only when the table proves that it has none of
+them; what is undecided stays for orphan removal, under the transaction's id.
+"""
+
+from __future__ import annotations
+
+import threading
+from copy import copy
+from dataclasses import dataclass
+
+from calve.errors import (
+    CalveError,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    SchemaConflict,
+    UnknownOutcome,
+)
+from calve.tables.commit import Committed, TableCommit
+from calve.tables.data_files import new_operation_id
+from calve.tables.staging import Edit
+from calve.writer.config import Bounds
+from calve.writer.stager import Stager
+from calve.writer.stats import WriterCounters
+from calve.writer.target import TargetTable
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """What became of rows. `snapshot_id` is None until they are committed, or if there are none."""
+
+    transaction_id: str
+    rows: int
+    snapshot_id: int | None = None
+    files: int = 0
+
+
+class Transaction:
+    """Safe to share between threads: what they ask for happens one after the other."""
+
+    def __init__(self, target: TargetTable, counters: WriterCounters) -> None:
+        self.id = new_operation_id("transaction")
+        # What has become of it, in words; empty while it is open.
+        self.fate = ""
+        self._target = target
+        self._counters = counters
+        self._stager = Stager(target, self.id, counters)
+        self._commit: TableCommit | None = None
+        self._is_outdated = False
+        self._lock = threading.RLock()
+        counters.count("transactions_begun")
+
+    def write(self, data: object, bounds: Bounds) -> WriteResult:
+        with self._lock:
+            self._require_open()
+            if self._commit is not None and self._commit.is_undecided:
+                # It would be found as it was, without these rows.
+                raise InvalidRequest(
+                    f"a commit of {self.id} was tried, and its outcome is unknown",
+                    hint="commit it again, or roll it back",
+                )
+            return WriteResult(self.id, self._stager.take(data, bounds))
+
+    def commit(self, bounds: Bounds) -> WriteResult:
+        """Make all rows part of the table. After an error it may be called again."""
+        with self._lock:
+            self._require_open()
+            if not self._stager.finish():
+                return self._committed(None, 0)
+            try:
+                done = self._commit_files(bounds)
+            except CalveError:
+                self._target.forget()
+                raise
+            self._target.keep(done.table)
+            return self._committed(done.snapshot_id, len(self._stager.finish()))
+
+    def roll_back(self, reason: str) -> None:
+        """Delete what was staged."""
+        with self._lock:
+            self._require_open()
+            if self._commit is not None and self._commit.is_undecided:
+                self._require_uncommitted(self._commit)
+            self._stager.discard()
+            self.fate = f"was rolled back ({reason})"
+            self._counters.rolled_back(reason)
+
+    def _commit_files(self, bounds: Bounds) -> Committed:
+        """Commit, and write the rows again as often as others change the columns they were for."""
+        assert self._stager.table is not None
+        return bounds.commit_retry(self._counters.waited)(
+            lambda: self._attempt(bounds),
+            self._stager.table.properties,
+            lambda error: isinstance(error, SchemaConflict),
+        )
+
+    def _attempt(self, bounds: Bounds) -> Committed:
+        commit = self._prepared(bounds)
+        if self._is_outdated:
+            # Refused before anything was sent, so that the files there are are nobody's.
+            commit.reload()
+            self._stager.rewrite(copy(commit.table), bounds)
+            self._counters.count("rewritten_transactions")
+            self._is_outdated = False
+        try:
+            return commit.append(
+                Edit(
+                    added=self._stager.finish(),
+                    schema=self._stager.schema,
+                    summary={"calve.operation": self.id},
+                )
+            )
+        except SchemaConflict:
+            self._is_outdated = True
+            raise
+
+    def _prepared(self, bounds: Bounds) -> TableCommit:
+        """The commit whose attempts are undecided, or a new one on the table as last seen."""
+        if self._commit is None or not self._commit.is_undecided:
+            seen = self._commit.table if self._commit else self._stager.table
+            assert seen is not None
+            retry = bounds.commit_retry(self._counters.waited)
+            self._commit = TableCommit(self._target.newest(seen), retry=retry)
+        return self._commit
+
+    def _require_uncommitted(self, commit: TableCommit) -> None:
+        """Look what became of a commit without an answer."""
+        try:
+            found = commit.reload()
+        except NotFound:
+            # Gone, or under another name, where nobody can look.
+            found = None
+        if found is not None:
+            self._committed(found.snapshot_id, 0)
+            raise Conflict(
+                f"{self.id} has been committed: snapshot {found.snapshot_id}",
+                hint="the answer to its commit had been lost; delete its rows if they are unwanted",
+            )
+        if not commit.is_undecided:
+            return
+        self.fate = "has an unknown outcome"
+        self._counters.count("transactions_undecided")
+        raise UnknownOutcome(
+            f"a commit of {self.id} may still be applied: its files are left",
+            hint="look at the table later; orphan removal deletes the files if it was not",
+        )
+
+    def _committed(self, snapshot_id: int | None, files: int) -> WriteResult:
+        where = f"in snapshot {snapshot_id}" if snapshot_id else "without rows"
+        self.fate = f"was committed {where}"
+        self._counters.count("transactions_committed")
+        return WriteResult(self.id, self._stager.rows, snapshot_id, files)
+
+    def _require_open(self) -> None:
+        if self.fate:
+            raise InvalidRequest(f"{self.id} {self.fate}", hint="begin another one")

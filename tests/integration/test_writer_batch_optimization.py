@@ -1,0 +1,232 @@
+"""Batches are split to bounded pieces and gathered to files of the table's size; the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from calve.errors import InvalidRequest
+from calve.lake import Lake
+from calve.tables import data_files as data_files_module
+from calve.writer import BatchOptimizationConfig
+from tests.conftest import MakeSettings
+from tests.integration.writing import EAGER, data_files, ids, rows, snapshots, writer_for
+
+
+@dataclass
+class StandingClock:
+    seconds: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+def test_a_batch_is_split_by_rows(lake: Lake) -> None:
+    with writer_for(lake, batch=BatchOptimizationConfig(max_rows_per_batch=100)) as writer:
+        writer.write_batch(rows(1_050))
+        writer.write_batch(rows(100, start=2_000))
+        stats = writer.stats
+    assert (stats.batches, stats.split_batches, stats.pieces, stats.rows) == (2, 1, 12, 1_150)
+    assert stats.piece_bytes_max == 800
+
+
+def test_a_batch_is_split_by_memory(lake: Lake) -> None:
+    texts = pa.table({"id": pa.array(range(64), pa.int64()), "text": ["x" * 1_000] * 64})
+    config = BatchOptimizationConfig(max_memory_per_batch_bytes=10_000)
+    with writer_for(lake, batch=config) as writer:
+        writer.write_batch(texts)
+        stats = writer.stats
+        assert stats.pieces == 8
+        assert stats.piece_bytes_max <= 10_000
+        # A single row is never cut.
+        writer.write_batch([{"id": 64, "text": "y" * 20_000}])
+        assert writer.stats.piece_bytes_max > 20_000
+    assert ids(lake) == list(range(65))
+
+
+@pytest.mark.parametrize("kind", ["arrow", "rows", "columns", "generator", "pandas"])
+def test_every_kind_of_rows_is_split(lake: Lake, kind: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    plain = [{"id": n} for n in range(1_001)]
+    data: Any = {
+        "arrow": rows(1_001),
+        "rows": plain,
+        "columns": {"id": list(range(1_001))},
+        "generator": (row for row in plain),
+        "pandas": pandas.DataFrame(plain),
+    }[kind]
+    with writer_for(lake, batch=BatchOptimizationConfig(max_rows_per_batch=250)) as writer:
+        assert writer.write_batch(data).rows == 1_001
+        assert writer.stats.pieces == 5
+    assert ids(lake) == list(range(1_001))
+
+
+def test_splits_do_not_make_files(lake: Lake) -> None:
+    with writer_for(lake, batch=BatchOptimizationConfig(max_rows_per_batch=100)) as writer:
+        done = writer.write_batches(rows(1_000, start=n) for n in range(0, 20_000, 1_000))
+        assert writer.stats.pieces == 200
+    assert done.files == 1
+    (file,) = data_files(lake)
+    assert pq.ParquetFile(file).num_row_groups == 1
+
+
+def test_files_are_near_the_tables_target(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files_module, "_LANE_BYTES", 10**12)
+    lake.tables.create_table(
+        "t", {"id": "long"}, properties={"write.target-file-size-bytes": "20000"}
+    )
+    with writer_for(lake, batch=EAGER) as writer, writer.transaction():
+        for start in range(0, 40_000, 250):
+            writer.write_batch(rows(250, start=start))
+    sizes = [path.stat().st_size for path in data_files(lake)]
+    assert len(sizes) > 3
+    assert sorted(sizes)[1] >= 20_000
+    assert max(sizes) < 30_000
+    assert ids(lake) == list(range(40_000))
+
+
+@pytest.mark.parametrize(
+    ("data", "config"),
+    [
+        (rows(101), {"max_rows_per_batch": 100}),
+        ([{"id": n} for n in range(101)], {"max_rows_per_batch": 100}),
+        (rows(101), {"max_memory_per_batch_bytes": 800}),
+    ],
+)
+def test_without_splitting_too_large_a_batch_is_refused(
+    lake: Lake, data: Any, config: dict[str, Any]
+) -> None:
+    with writer_for(lake, batch=BatchOptimizationConfig(enable_auto_split=False, **config)) as w:
+        w.write_batch(rows(100))
+        transaction = w.begin_transaction()
+        with pytest.raises(InvalidRequest, match="splitting is off") as refused:
+            w.write_batch(data)
+        assert "max_memory_per_batch_bytes" in str(refused.value)
+        w.commit_transaction(transaction)
+    assert ids(lake) == list(range(100))
+
+
+def test_no_more_pieces_are_written_at_once_than_configured(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_files_module, "_LANE_BYTES", 1)
+    for lanes in (1, 3):
+        with writer_for(lake, f"t{lanes}", batch=replace(EAGER, target_concurrent_batches=lanes)) as writer:  # fmt: skip
+            done = writer.write_batch(rows(50_000))
+        assert 1 <= done.files <= lanes
+        assert ids(lake, f"t{lanes}") == list(range(50_000))
+        groups = [pq.ParquetFile(path).metadata for path in data_files(lake, f"t{lanes}")]
+        largest = max(
+            each.row_group(n).num_rows for each in groups for n in range(each.num_row_groups)
+        )
+        # A piece is a share of max_memory_per_batch_bytes, and a row has 8 bytes here.
+        assert largest * 8 < 2 * EAGER.max_memory_per_batch_bytes
+
+
+def test_the_configuration_changes_on_a_live_writer(lake: Lake) -> None:
+    with writer_for(lake) as writer:
+        assert writer.batch_config == BatchOptimizationConfig()
+        writer.write_batch(rows(1_000))
+        assert writer.stats.pieces == 1
+        transaction = writer.begin_transaction()
+        writer.write_batch(rows(1_000, start=1_000))
+        smaller = replace(writer.batch_config, max_rows_per_batch=100)
+        writer.set_batch_config(smaller)
+        assert writer.batch_config == smaller
+        writer.write_batch(rows(1_000, start=2_000))
+        writer.commit_transaction(transaction)
+        assert writer.stats.pieces == 12
+    assert ids(lake) == list(range(3_000))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_rows_per_batch": 0}, "max_rows_per_batch: 0"),
+        ({"max_memory_per_batch_bytes": -1}, "max_memory_per_batch_bytes: -1"),
+        ({"target_concurrent_batches": True}, "target_concurrent_batches: True"),
+        ({"catalog_cache_ttl_seconds": -0.5}, "catalog_cache_ttl_seconds: -0.5"),
+    ],
+)
+def test_bounds_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        BatchOptimizationConfig(**options)
+
+
+def loads_of(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    asked: list[object] = []
+    honest = lake.catalog.load_table
+
+    def load_table(name: Any) -> Any:
+        asked.append(name)
+        return honest(name)
+
+    monkeypatch.setattr(lake.catalog, "load_table", load_table)
+    return asked
+
+
+def test_the_catalog_is_asked_once_while_the_cache_lasts(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.tables.create_table("t", {"id": "long"})
+    clock = StandingClock()
+    asked = loads_of(lake, monkeypatch)
+    with writer_for(lake, clock=clock) as writer:
+        assert writer.catalog_cache_info() is None
+        for n in range(3):
+            writer.write_batch(rows(1, start=n))
+        assert len(asked) == 1
+        clock.seconds += 100
+        info = writer.catalog_cache_info()
+        assert info is not None
+        assert (info.age_seconds, info.is_expired) == (100, False)
+        clock.seconds += 300
+        info = writer.catalog_cache_info()
+        assert info is not None
+        assert info.is_expired
+        writer.write_batch(rows(1, start=3))
+        assert len(asked) == 2
+        writer.clear_catalog_cache()
+        assert writer.catalog_cache_info() is None
+        writer.write_batch(rows(1, start=4))
+        assert len(asked) == 3
+    assert ids(lake) == list(range(5))
+
+
+def test_without_caching_each_transaction_asks_the_catalog(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.tables.create_table("t", {"id": "long"})
+    asked = loads_of(lake, monkeypatch)
+    with writer_for(lake, batch=BatchOptimizationConfig(enable_catalog_caching=False)) as writer:
+        for n in range(3):
+            writer.write_batch(rows(1, start=n))
+        assert len(asked) == 3
+        assert writer.catalog_cache_info() is None
+        writer.set_batch_config(BatchOptimizationConfig(catalog_cache_ttl_seconds=10))
+        for n in range(3, 6):
+            writer.write_batch(rows(1, start=n))
+        assert len(asked) == 4
+
+
+def test_the_settings_say_how_long_the_cache_lasts(make_settings: MakeSettings) -> None:
+    with Lake(make_settings(catalog__cache_ttl_seconds=17)) as lake, writer_for(lake) as writer:
+        assert writer.batch_config.catalog_cache_ttl_seconds == 17
+
+
+def test_a_remembered_table_that_others_have_changed_is_no_obstacle(lake: Lake) -> None:
+    with writer_for(lake) as writer, writer_for(lake) as other:
+        writer.write_batch(rows(1))
+        for n in range(1, 4):
+            other.write_batch(rows(1, start=n))
+        assert writer.write_batch(rows(1, start=4)).snapshot_id is not None
+    assert ids(lake) == list(range(5))
+    assert snapshots(lake) == 5
