@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import duckdb  # noqa: F401  loaded before the fork
@@ -18,29 +19,27 @@ from pyiceberg.io.pyarrow import PyArrowFile
 from sqlalchemy import event
 
 from calve.changes import Expression, insert_rows, update_rows, upsert_rows
-from calve.connections import Connections
 from calve.model import TableName
-from calve.settings import load_settings
+from calve.settings import Settings, load_settings
 from calve.tables.catalog import LakeCatalog
 from calve.tables.expiry import expire_snapshots
 from calve.tables.stores.local import LocalFileIO, MetadataFile
 from calve.writer import IcebergTableWriter
 
 
-def write_transaction(lake: Connections) -> None:
+def write_transaction(catalog: LakeCatalog) -> None:
     """Two batches, the second of which brings a column along."""
+    lake: Any = SimpleNamespace(catalog=catalog, settings=Settings())
     with IcebergTableWriter(lake, TableName.parse("t")) as writer, writer.transaction():
         writer.write_batch([{"id": 10, "p": 0}])
         writer.write_batch([{"id": 11, "p": 1, "note": "new"}])
 
 
-CHANGES: dict[str, Callable[[Connections], Any]] = {
-    "insert": lambda c: insert_rows(c.catalog, "t", [{"id": n, "p": n % 2} for n in (10, 11)]),
-    "update": lambda c: update_rows(c.catalog, "t", {"id": Expression("id + 100")}, "id <= 2"),
-    "upsert": lambda c: upsert_rows(c.catalog, "t", [{"id": 1, "p": 1}, {"id": 9, "p": 0}], ["id"]),
-    "expire": lambda c: expire_snapshots(
-        c.catalog.load_table("t"), datetime.now(UTC) + timedelta(hours=1)
-    ),
+CHANGES: dict[str, Callable[[LakeCatalog], Any]] = {
+    "insert": lambda c: insert_rows(c, "t", [{"id": n, "p": n % 2} for n in (10, 11)]),
+    "update": lambda c: update_rows(c, "t", {"id": Expression("id + 100")}, "id <= 2"),
+    "upsert": lambda c: upsert_rows(c, "t", [{"id": 1, "p": 1}, {"id": 9, "p": 0}], ["id"]),
+    "expire": lambda c: expire_snapshots(c.load_table("t"), datetime.now(UTC) + timedelta(hours=1)),
     "transaction": write_transaction,
 }
 
@@ -124,7 +123,7 @@ def watch(catalog: LakeCatalog, steps: Steps) -> None:
 
 def run(data: str, change: str, kill_at: int | None, report: str) -> None:
     steps = Steps(kill_at)
-    with Connections(load_settings(flags={"data": data}, environ={}).settings) as lake:
-        watch(lake.catalog, steps)
-        CHANGES[change](lake)
+    with LakeCatalog(load_settings(flags={"data": data}, environ={}).settings) as catalog:
+        watch(catalog, steps)
+        CHANGES[change](catalog)
     Path(report).write_text("\n".join(steps.seen))
