@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.io import InputFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -29,7 +30,11 @@ from calve.query.engine import Limits, connect_confined
 from calve.query.rows import Rows
 from calve.query.scan import read_table
 from calve.settings import Settings
+from calve.tables.engine_choice import choose_engine
 from calve.tables.stores.access import access_to
+from calve.tables.stores.local import LocalFileIO
+from calve.tables.survey import survey
+from calve.tables.views import view_table
 from tests.contract.backends import PAIRS, Servers, backend
 from tests.servers.fixtures import ServeTemporaryS3
 
@@ -253,6 +258,41 @@ def test_a_query_is_bounded_in_time_rows_and_memory(lake: Lake, table: Table) ->
         read_table(many, where=slow, limits=Limits(time_ms_max=1)).to_arrow()
     with pytest.raises(InvalidRequest, match="memory"):
         read_table(many, limits=Limits(memory_bytes_max=100_000)).to_arrow()
+
+
+class Watched(LocalFileIO):
+    """Local files, and which of them were opened for reading."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.opened: list[str] = []
+
+    def new_input(self, location: str) -> InputFile:
+        self.opened.append(location)
+        return super().new_input(location)
+
+
+def test_a_snapshot_is_looked_through_once(table: Table) -> None:
+    table.io = Watched()
+    views = [view_table(table, snapshot.snapshot_id) for snapshot in table.metadata.snapshots]
+    assert [survey(view).manifests for view in views] == [1, 2, 3]
+    opened = table.io.opened[:]
+    assert {view.snapshot.manifest_list for view in views if view.snapshot} <= set(opened)
+    assert [survey(view).manifests for view in views] == [1, 2, 3]
+    assert table.io.opened == opened
+
+
+def test_a_table_of_many_manifests_is_planned_once(lake: Lake) -> None:
+    many = lake.catalog.create_table("many", USERS)
+    for n in range(33):
+        many.append(users(n))
+    all_of_it, most = (
+        view_table(many, each) for each in (None, many.metadata.snapshots[31].snapshot_id)
+    )
+    assert not choose_engine(all_of_it).is_planned_fast
+    assert choose_engine(most).is_planned_fast
+    assert ids(read_table(many)) == list(range(33))
+    assert ids(read_table(many, snapshot_id=most.snapshot_id)) == list(range(32))
 
 
 KINDS = Schema(

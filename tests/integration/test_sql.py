@@ -16,6 +16,7 @@ from calve.lake import Lake
 from calve.query.engine import Limits
 from calve.query.rows import Rows
 from calve.query.sql import run_sql
+from calve.query.statement import parse_statement
 from calve.settings import Settings
 from calve.tables.references import create_branch, create_tag
 
@@ -145,6 +146,32 @@ def test_types_that_only_duckdb_has_become_others(shop: Lake) -> None:
         {"b": True},
         1,
     ]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "k IS DISTINCT FROM 1 OR k = 2",
+        "k <> 1 OR 2 IS DISTINCT FROM k",
+        "NOT (k IS NOT DISTINCT FROM 1) OR k = 2",
+        "NOT (k IS NOT DISTINCT FROM 1 AND k <> 2)",
+        "k IS DISTINCT FROM 1 OR k IS DISTINCT FROM 2",
+        "b IS NOT TRUE OR b",
+    ],
+)
+def test_a_file_of_nulls_is_not_overlooked(lake: Lake, condition: str) -> None:
+    table = lake.catalog.create_table("t", pa.schema([("k", pa.int64()), ("b", pa.bool_())]))
+    table.append(pa.table({"k": [None, None], "b": [None, None]}, schema=table.schema().as_arrow()))
+    table.append(pa.table({"k": [3, None], "b": [True, False]}, schema=table.schema().as_arrow()))
+    for source in ("t", "(SELECT k, b FROM t)"):
+        rows = sql(lake, f"SELECT count(*) AS n FROM {source} WHERE {condition}")
+        assert rows.to_arrow()["n"].to_pylist() == [4]
+
+
+def test_columns_that_are_joined_with_their_nulls_are_not_in_the_way_of_skipping() -> None:
+    joined = parse_statement("SELECT 1 FROM t JOIN u ON t.k IS NOT DISTINCT FROM u.k WHERE t.d = 1")
+    assert not joined.takes_null_for_a_value
+    assert parse_statement("SELECT k IS NOT TRUE FROM t").takes_null_for_a_value
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,8 @@ def test_rows_change(shell: Shell) -> None:
     assert "1 row updated" in updated.err
     shell("calve table update users --assign age=1", code=2)
     shell("calve table update users --assign 'name = upper(name)' --all")
+    shell("calve table add-column users 'a = \"b\"' string")
+    shell('calve table update users --assign \'"a = ""b""" = name\' --all')
     would = shell("calve table delete users --where 'age < 30' --dry-run --json")
     assert would.json()["would_delete"] == 1
     shell("calve table delete users --where 'age < 30'")
@@ -274,6 +276,9 @@ def test_dropping_and_purging(shell: Shell, tmp_path: Path) -> None:
         ("calve branch publish users audit", 4, "audit"),
         ("calve sql 'select * from userz'", 4, "users"),
         ("calve sql 'drop table users'", 3, "changes nothing"),
+        ("calve table update users --assign age=1 --assign age=2 --all", 2, "two values"),
+        ("calve table update users --assign age==1 --all", 2, "COLUMN=EXPRESSION"),
+        ("calve table describe uesrs", 4, "no table 'uesrs' (did you mean 'users'?)"),
         ("calve sql \"select * from read_csv('users.csv')\"", 3, "read_csv"),
         ("calve table query ../users", 3, "name"),
     ],

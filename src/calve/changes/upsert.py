@@ -227,7 +227,10 @@ def require_keys(keys: Sequence[str], schema: Schema) -> None:
     usable = {column.name for column in condition_columns(schema)}
     for key in keys:
         if key not in names:
-            raise InvalidRequest(f"the table has no column {key!r}{meant(key, names)}")
+            raise InvalidRequest(
+                f"the table has no column {key!r}{meant(key, names)}",
+                hint=f"its columns are {', '.join(map(repr, names[:10]))}",
+            )
         if key not in usable or not schema.find_field(key).field_type.is_primitive:
             raise InvalidRequest(f"column {key!r} cannot be a key", hint="name a plain column")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from calve.cli.options import Call, common_options, row_options
 from calve.cli.output import print_json, say
 from calve.manager import Engine
 
+# A name in quotes may hold anything, also an equals sign.
+_ASSIGNMENT: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^="\s][^=]*?))\s*=(?!=)(.+)', re.DOTALL)
 _REDRAW_SECONDS: Final = 0.2
 _BRANCH = click.option("--branch", metavar="NAME", help="Write to this branch instead of main.")
 _ENGINE = click.option(
@@ -119,7 +122,7 @@ def update(
     """
     if (where is None) != everything:
         raise click.UsageError("say which rows: --where CONDITION, or --all")
-    updates = dict(_assignment(text) for text in assigned)
+    updates = _assignments(assigned)
     with opened(call) as manager:
         change = manager.update_data(table, updates, where, branch=branch, engine=engine)
     _print(call, change)
@@ -163,14 +166,23 @@ def _print(call: Call, change: Change) -> None:
         say(str(change))
 
 
+def _assignments(texts: tuple[str, ...]) -> dict[str, Expression]:
+    found: dict[str, Expression] = {}
+    for column, expression in map(_assignment, texts):
+        if column in found:
+            raise click.UsageError(f"--assign gives {column!r} two values")
+        found[column] = expression
+    return found
+
+
 def _assignment(text: str) -> tuple[str, Expression]:
-    column, found, expression = text.partition("=")
-    if not found or not column.strip():
+    found = _ASSIGNMENT.fullmatch(text)
+    if found is None:
         raise click.UsageError(
             f"--assign takes COLUMN=EXPRESSION, such as 'age = age + 1', not {text!r}"
         )
-    name = column.strip()
-    return name[1:-1] if name[:1] == name[-1:] == '"' else name, Expression(expression.strip())
+    quoted, plain, expression = found.groups()
+    return quoted.replace('""', '"') if quoted else plain, Expression(expression.strip())
 
 
 def _refuse_directory(rows: str) -> None:

@@ -122,12 +122,16 @@ class Scan:
         return bounded(batches, schema, budget)
 
     def _collected(self, schema: pa.Schema, limits: Limits) -> pa.Table:
-        """All rows at once, which DuckDB makes on several cores, unlike a stream."""
+        """All rows at once.
+
+        As a relation, DuckDB makes Arrow of them on all cores, but plans twice: once to tell the
+        columns.
+        """
         assert self.choice.access is not None
         used = IDLE.take([self.choice.access], paths=self.choice.elsewhere, limits=limits)
-        query = self.duckdb_sql(", ".join(map(quoted, self.columns)))
+        ask = used.connection.sql if self.choice.is_planned_fast else used.connection.execute
         with Budget(limits, what=_WHAT).working(used.connection):
-            found = used.connection.execute(query).to_arrow_table()
+            found = ask(self.duckdb_sql(", ".join(map(quoted, self.columns)))).to_arrow_table()
         used.release()
         return conform_table(found, schema)
 

@@ -61,7 +61,9 @@ def run_sql(
     sources = _resolve(catalog, statement)
     with_own = statement.names_own_columns
     query = statement.sql(
-        lambda table: sources[table].sql(with_own=with_own),
+        lambda table: sources[table].sql(
+            with_own=with_own, guarding_null=statement.takes_null_for_a_value
+        ),
         lambda table: sources[table].own_columns() if with_own else [],
     )
     shown = Shown()
@@ -82,10 +84,13 @@ class Source:
     choice: Choice
     stream_name: str
 
-    def sql(self, *, with_own: bool) -> str:
+    def sql(self, *, with_own: bool, guarding_null: bool) -> str:
         names = self.view.columns if with_own else self.view.shown_columns
         kinds = {column.name: column.type for column in condition_columns(self.view.schema)}
-        listed = ", ".join(_guarded(name, kinds.get(name, "")) for name in names)
+        listed = ", ".join(
+            _guarded(name) if guarding_null or _is_floating(kinds.get(name, "")) else quoted(name)
+            for name in names
+        )
         place = quoted(self.stream_name)
         if self.view.snapshot is not None and self.choice.engine is Engine.DUCKDB:
             place = iceberg_source(self.view)
@@ -99,12 +104,18 @@ class Source:
         return self.view.snapshot is None or self.choice.engine is not Engine.DUCKDB
 
 
-def _guarded(name: str, kind: str) -> str:
-    """The column, in a form that keeps DuckDB from skipping rows with NaN by bounds without it."""
+def _guarded(name: str) -> str:
+    """The column, in a form from which DuckDB makes no filter of its own.
+
+    Its filters skip files by bounds, which say nothing of NaN; and with `k IS DISTINCT FROM 1 OR
+    k = 2` they skip files in which k is nothing but null.
+    """
     column = quoted(name)
-    if any(word in kind for word in _FLOATING):
-        return f"CASE WHEN {column} IS NULL THEN NULL ELSE {column} END AS {column}"
-    return column
+    return f"CASE WHEN {column} IS NULL THEN NULL ELSE {column} END AS {column}"
+
+
+def _is_floating(kind: str) -> bool:
+    return any(word in kind for word in _FLOATING)
 
 
 def _resolve(catalog: LakeCatalog, statement: Statement) -> dict[TableAt, Source]:

@@ -84,6 +84,7 @@ class Statement:
             if node.get("class") == "COLUMN_REF"
             for name in node["column_names"]
         )
+        self.takes_null_for_a_value = any(_compares_with_null(node) for node in _walk(tree))
 
     def sql(self, source: Callable[[TableAt], str], own: Callable[[TableAt], list[str]]) -> str:
         """The statement for DuckDB; each table is read from what `source` says. Only once.
@@ -260,6 +261,13 @@ def _lists_tables(tree: Node) -> bool:
     name = str(source.get("table_name", "")).strip('"').lower()
     is_show = source.get("type") == "SHOW_REF" and source.get("query") is None
     return is_show and name in {"tables", "__show_tables_expanded"}
+
+
+def _compares_with_null(node: Node) -> bool:
+    """Whether it is IS [NOT] DISTINCT FROM, which IS [NOT] TRUE is too; but not to join columns."""
+    if node.get("class") != "COMPARISON" or "DISTINCT_FROM" not in node["type"]:
+        return False
+    return any(node[side].get("class") != "COLUMN_REF" for side in ("left", "right"))
 
 
 def _check_function(name: str) -> None:

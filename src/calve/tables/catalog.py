@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from calve.clock import Clock, SystemClock
+from calve.errors import CalveError, Conflict, NotFound
 from calve.model import DEFAULT_DATASET, DEFAULT_TENANT, TableName
 from calve.paths import table_location
 from calve.settings import RetrySettings, Settings
@@ -22,6 +29,7 @@ from calve.tables.cache import CacheInfo, TableCache
 from calve.tables.catalogs.sql import EngineCatalog, PoolWaits
 from calve.tables.connect import connect_catalog, require_lake, warehouse_url
 from calve.tables.names import NameMap
+from calve.tables.nearest import meant
 from calve.tables.retry import retried
 from calve.tables.stores import memory
 from calve.tables.stores.listing import is_taken
@@ -84,21 +92,26 @@ class LakeCatalog:
         )
         with translating():
             self._create_namespace(parsed)
-            table = self.iceberg.create_table(
-                self._names.identifier(parsed),
-                schema,
-                location=self._free_location(parsed),
-                partition_spec=partition_spec,
-                sort_order=sort_order,
-                properties=wanted,
-            )
+            with _refusing_taken(parsed):
+                table = self.iceberg.create_table(
+                    self._names.identifier(parsed),
+                    schema,
+                    location=self._free_location(parsed),
+                    partition_spec=partition_spec,
+                    sort_order=sort_order,
+                    properties=wanted,
+                )
         self._cache.forget(parsed)
         return table
 
     def load_table(self, name: TableName | str) -> Table:
         """The table as it is now."""
+        parsed = _parsed(name)
         with translating():
-            return self.iceberg.load_table(self._names.identifier(_parsed(name)))
+            try:
+                return self.iceberg.load_table(self._names.identifier(parsed))
+            except (NoSuchTableError, NoSuchNamespaceError) as error:
+                raise self._no_table(parsed) from error
 
     def cached_table(self, name: TableName | str) -> Table:
         """The table as it was at most `catalog.cache_ttl_seconds` ago."""
@@ -139,9 +152,13 @@ class LakeCatalog:
         old, new = _parsed(name), _parsed(new_name)
         with translating():
             self._create_namespace(new)
-            renamed = self.iceberg.rename_table(
-                self._names.identifier(old), self._names.identifier(new)
-            )
+            try:
+                with _refusing_taken(new):
+                    renamed = self.iceberg.rename_table(
+                        self._names.identifier(old), self._names.identifier(new)
+                    )
+            except NoSuchTableError as error:
+                raise self._no_table(old) from error
         self._cache.forget(old)
         self._cache.forget(new)
         return renamed
@@ -168,6 +185,16 @@ class LakeCatalog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _no_table(self, name: TableName) -> NotFound:
+        known: list[str] = []
+        # Whoever may read one table need not be allowed to list them all.
+        with suppress(CalveError):
+            known = [str(each) for each in self.list_tables()]
+        return NotFound(
+            f"there is no table {str(name)!r}{meant(str(name), known)}",
+            hint="`calve table list` shows what there is",
+        )
+
     def _free_location(self, name: TableName) -> str | None:
         """The table's place, or one beside it where files of an earlier table still lie.
 
@@ -193,6 +220,17 @@ class LakeCatalog:
             # Somebody may create it between the look and the attempt.
             with suppress(NamespaceAlreadyExistsError):
                 self.iceberg.create_namespace_if_not_exists(namespace)
+
+
+@contextmanager
+def _refusing_taken(name: TableName) -> Iterator[None]:
+    try:
+        yield
+    except TableAlreadyExistsError as error:
+        raise Conflict(
+            f"the table {str(name)!r} exists already",
+            hint="choose another name, or use the one that exists",
+        ) from error
 
 
 def _lost_a_race(error: BaseException) -> bool:

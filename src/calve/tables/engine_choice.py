@@ -27,6 +27,8 @@ _PYICEBERG_DATA: Final = frozenset({"parquet", "orc"})
 _PYICEBERG_DELETES: Final = frozenset({"parquet", "orc", "puffin"})
 # As a list of single files that a query may open; beyond it, the list itself would be the cost.
 _ELSEWHERE_MAX: Final = 10_000
+# Manifests on a local disk: some 20 ms of DuckDB's time.
+_PLANNED_TWICE_MAX: Final = 32
 
 
 class Engine(StrEnum):
@@ -37,12 +39,16 @@ class Engine(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The engine, why not the usual one, and for DuckDB how it reaches the files."""
+    """The engine, why not the usual one, and for DuckDB how it reaches the files.
+
+    `is_planned_fast` where DuckDB finds the files so fast that it may do so twice.
+    """
 
     engine: Engine
     reason: str = ""
     access: Access | None = None
     elsewhere: frozenset[str] = frozenset()
+    is_planned_fast: bool = False
 
 
 def choose_engine(view: TableView) -> Choice:
@@ -54,7 +60,13 @@ def choose_engine(view: TableView) -> Choice:
     access = access_to(view.table)
     if access is None:
         return Choice(Engine.PYICEBERG, "its store is one that DuckDB cannot open")
-    return Choice(Engine.DUCKDB, access=access, elsewhere=seen.elsewhere)
+    is_planned_fast = access.s3 is None and seen.manifests <= _PLANNED_TWICE_MAX
+    return Choice(
+        Engine.DUCKDB,
+        access=access,
+        elsewhere=seen.elsewhere,
+        is_planned_fast=is_planned_fast,
+    )
 
 
 def _only_spark(seen: Survey) -> str | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-from pyiceberg.exceptions import ValidationError
-from pyiceberg.schema import Schema
+from pyiceberg.exceptions import ResolveError, ValidationError
+from pyiceberg.schema import Schema, promote
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update.schema import UpdateSchema
@@ -79,11 +79,12 @@ def evolve_schema(table: Table, changes: Sequence[SchemaChange], *, dry_run: boo
     """Apply all changes in one commit, or none; a dry run only finds out whether they can be."""
     if not changes:
         raise InvalidRequest("no change was given", hint="name at least one")
+    dropped = {change.path for change in changes if isinstance(change, DropColumn)}
     try:
         transaction = LeanTransaction(table)
         with transaction.update_schema() as update:
             for change in changes:
-                _require_possible(change, table)
+                _require_possible(change, table, dropped)
                 _apply(update, change, table.schema())
         known = [each.name for each in table.schema().fields]
         check_schema(transaction.table_metadata.schema(), kept=known)
@@ -187,22 +188,45 @@ def _primitive(change: WidenColumn) -> IcebergType:
     return kind
 
 
-def _require_possible(change: SchemaChange, table: Table) -> None:
+def _require_possible(change: SchemaChange, table: Table, dropped: set[str]) -> None:
     """Refuse in plain words what Iceberg would refuse in its own."""
     match change:
-        case AddColumn():
-            _require_no_partition(change.path, None, table)
+        case AddColumn(path) if path not in dropped:
+            _require_free(path, None, table)
         case RenameColumn():
-            path = _path(change.path, table.schema())
-            renamed = ".".join((*path[:-1], change.new_name))
-            field = table.schema().find_field(change.path)
-            _require_no_partition(renamed, field.field_id, table)
+            parents = _path(change.path, table.schema())[:-1]
+            renamed = ".".join((*parents, change.new_name))
+            if renamed not in dropped:
+                _require_free(renamed, table.schema().find_field(change.path).field_id, table)
+        case WidenColumn():
+            _require_wider(change, table.schema())
         case DropColumn():
             _require_unused(change.path, table)
 
 
-def _require_no_partition(name: str, source_id: int | None, table: Table) -> None:
+def _require_wider(change: WidenColumn, schema: Schema) -> None:
+    wanted = _primitive(change)
+    field = schema.find_field(".".join(_path(change.path, schema)))
+    try:
+        promote(field.field_type, wanted)
+    except ResolveError as error:
+        raise InvalidRequest(
+            f"column {change.path!r} is {field.field_type} and cannot be made {wanted}",
+            hint="int can be made long, float double, and a decimal one of more digits; for others "
+            "add a column and `update` it",
+            context={"column": change.path},
+        ) from error
+
+
+def _require_free(name: str, source_id: int | None, table: Table) -> None:
     """A column may have the name of a partition only if its values are that partition's."""
+    known = table.schema().column_names
+    if name in known and table.schema().find_field(name).field_id != source_id:
+        raise InvalidRequest(
+            f"there is a column {name!r} already",
+            hint="choose another name; `calve table describe` shows those there are",
+            context={"column": name},
+        )
     for field in (each for spec in table.specs().values() for each in spec.fields):
         is_its_own = field.source_id == source_id and isinstance(
             field.transform, IdentityTransform | VoidTransform

@@ -131,7 +131,10 @@ def _create(table: Table, name: str, snapshot_id: int | None, kind: SnapshotRefT
 
 def _start(table: Table, name: str, snapshot_id: int | None) -> int:
     if not name or name != name.strip():
-        raise InvalidRequest(f"{name!r} is not a name for a branch or a tag")
+        raise InvalidRequest(
+            f"{name!r} is not a name for a branch or a tag",
+            hint="name it by some letters, without spaces at the ends",
+        )
     if name in table.refs():
         raise Conflict(f"{name!r} exists already", hint="choose another name, or delete it first")
     start = snapshot_id if snapshot_id is not None else table.metadata.current_snapshot_id

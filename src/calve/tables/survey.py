@@ -1,6 +1,6 @@
 """What a snapshot is made of, as far as it decides who can read it: formats, deletes, places.
 
-Read from the manifests, which never change, so each is looked at once in a process.
+Read from manifests and their lists, which never change, so each is looked at once in a process.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from typing import Final
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFileContent, ManifestFile
+from pyiceberg.table.snapshots import Snapshot
 
 from calve.tables.views import TableView
 
 _MANIFESTS_MAX: Final = 10_000
+_SNAPSHOTS_MAX: Final = 200
+# A snapshot with more files elsewhere is put together anew each time: all would be kept for each.
+_KEPT_ELSEWHERE_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +31,33 @@ class Survey:
     has_equality_deletes: bool = False
     spec_ids: frozenset[int] = frozenset()
     elsewhere: frozenset[str] = frozenset()
+    manifests: int = 1
 
 
 def survey(view: TableView) -> Survey:
     """Look through all manifests of the view's snapshot."""
-    if view.snapshot is None:
+    snapshot = view.snapshot
+    if snapshot is None:
         return Survey()
     io, location = view.table.io, view.table.location()
-    manifests = view.snapshot.manifests(io)
-    parts = [_KNOWN.look(manifest, io, location) for manifest in manifests]
-    lists = {view.snapshot.manifest_list, *(manifest.manifest_path for manifest in manifests)}
+    key = (snapshot.manifest_list, location)
+    found = _SNAPSHOTS.find(key) or _look_through(snapshot, io, location)
+    if len(found.elsewhere) <= _KEPT_ELSEWHERE_MAX:
+        _SNAPSHOTS.keep(key, found)
+    return found
+
+
+def _look_through(snapshot: Snapshot, io: FileIO, location: str) -> Survey:
+    manifests = snapshot.manifests(io)
+    parts = [_part(manifest, io, location) for manifest in manifests]
+    lists = {snapshot.manifest_list, *(manifest.manifest_path for manifest in manifests)}
     return Survey(
         data=frozenset().union(*(part.data for part in parts)),
         deletes=frozenset().union(*(part.deletes for part in parts)),
         has_equality_deletes=any(part.has_equality_deletes for part in parts),
         spec_ids=frozenset(manifest.partition_spec_id for manifest in manifests),
         elsewhere=_outside(lists, location).union(*(part.elsewhere for part in parts)),
+        manifests=len(manifests),
     )
 
 
@@ -52,27 +67,34 @@ def _outside(paths: set[str], location: str) -> frozenset[str]:
 
 
 class _Known:
-    """What was seen in the manifests that were looked at last."""
+    """What was seen in the files that were looked at last, by file and the table's place."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._lock = threading.Lock()
         self._seen: OrderedDict[tuple[str, str], Survey] = OrderedDict()
 
-    def look(self, manifest: ManifestFile, io: FileIO, location: str) -> Survey:
-        key = (manifest.manifest_path, location)
+    def find(self, key: tuple[str, str]) -> Survey | None:
         with self._lock:
-            known = self._seen.get(key)
-        if known is None:
-            known = _look(manifest, io, location)
+            return self._seen.get(key)
+
+    def keep(self, key: tuple[str, str], found: Survey) -> None:
         with self._lock:
-            self._seen[key] = known
+            self._seen[key] = found
             self._seen.move_to_end(key)
-            while len(self._seen) > _MANIFESTS_MAX:
+            while len(self._seen) > self._most:
                 self._seen.popitem(last=False)
-        return known
 
 
-_KNOWN: Final = _Known()
+_MANIFESTS: Final = _Known(_MANIFESTS_MAX)
+_SNAPSHOTS: Final = _Known(_SNAPSHOTS_MAX)
+
+
+def _part(manifest: ManifestFile, io: FileIO, location: str) -> Survey:
+    key = (manifest.manifest_path, location)
+    found = _MANIFESTS.find(key) or _look(manifest, io, location)
+    _MANIFESTS.keep(key, found)
+    return found
 
 
 def _look(manifest: ManifestFile, io: FileIO, location: str) -> Survey:
