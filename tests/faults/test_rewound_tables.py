@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -165,7 +166,7 @@ def test_a_table_made_again(data: Path, is_loaded_before: bool) -> None:
             assert refused.value.hint
         else:
             error = refusal(catalog.load_table("t"), 30, 40, last_seen=last_seen)
-            assert "has none as committed offset, and had 30 before" in error.message
+            assert "it has no committed offset, and had 30 before" in error.message
             assert "does not follow 0" in refusal(catalog.load_table("t"), 30, 40).message
         assert catalog.load_table("t").current_snapshot() is None
 
@@ -175,13 +176,14 @@ def _delete_all(table: Table) -> None:
     TableCommit(table).attempt(Edit(removed=files))
 
 
-def _roll_back_and_stamp(catalog: LakeCatalog) -> None:
+def _roll_back_and_stamp(catalog: LakeCatalog, offset: int | None = None) -> None:
     table = catalog.load_table("t")
     kept = position(table)
     rollback(table, table.metadata.snapshots[0].snapshot_id)
 
     def stamp(snapshot_id: int) -> dict[str, str]:
-        return position_property(0, Position(kept.log, kept.offset, kept.checksum, snapshot_id))
+        back = kept if offset is None else replace(kept, offset=offset, checksum="")
+        return position_property(0, replace(back, snapshot_id=snapshot_id))
 
     TableCommit(catalog.load_table("t")).attempt(Edit(stamp=stamp))
 
@@ -212,3 +214,16 @@ def test_what_happens_to_every_table_is_not_taken_for_it(data: Path, what: str) 
         EXPLAINED[what](catalog)
         assert feed(catalog.load_table("t"), 30, 40, last_seen=last_seen).is_new
         assert position(catalog.load_table("t")).offset == 40
+
+
+def test_a_rollback_that_wants_its_rows_again_gets_them(data: Path) -> None:
+    with opened(data) as catalog:
+        last_seen = position(catalog.load_table("t"))
+        _roll_back_and_stamp(catalog, offset=10)
+        table = catalog.load_table("t")
+        assert "does not follow 10" in refusal(table, 30, 40, last_seen=last_seen).message
+        # The checksum that was not known then stands in nobody's way.
+        assert not feed(table, 0, 10, last_seen=last_seen).is_new
+        assert feed(table, 10, 20, last_seen=last_seen).is_new
+        assert feed(table, 20, 40).is_new
+        feeding.require_each_once(catalog.load_table("t"), 40)

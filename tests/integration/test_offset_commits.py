@@ -132,6 +132,17 @@ def test_files_that_only_an_old_snapshot_needs_are_kept(catalog: LakeCatalog) ->
     feeding.require_readable(now(catalog))
 
 
+def test_in_format_1_nothing_proves_that_files_are_not_needed(lake: Lake) -> None:
+    make_table(lake.catalog, {"format-version": "1"})
+    assert feed(now(lake.catalog), 0, 10).is_new
+    again = parcel(now(lake.catalog), log_range(0, 10))
+    assert not again.send(now(lake.catalog)).is_new
+    assert all(path.exists() for path in again.paths())
+    with lying(lake.catalog, lies.fails_before, lies.applies_then_refuses):
+        assert feed(now(lake.catalog), 10, 20).is_new
+    feeding.require_each_once(now(lake.catalog), 20)
+
+
 def test_a_gap_is_refused_and_leaves_the_files(catalog: LakeCatalog) -> None:
     feed(now(catalog), 0, 5)
     early = parcel(now(catalog), log_range(8, 10))

@@ -13,12 +13,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from calve.errors import Corruption
-from calve.tables.positions import Position, summarised_range
+from calve.tables.positions import Position, differ, summarised_range
 
 _WAY_OUT: Final = (
     "restore the catalog's newer state, if it was set back; otherwise `calve topic verify` tells "
-    "what the table holds and lacks, and `calve table rollback` with --replay takes those rows "
-    "from the log again"
+    "what the table holds and lacks, and `calve table rollback` to its current snapshot records "
+    "what is gone, or with --replay takes it from the log again"
 )
 
 
@@ -26,10 +26,16 @@ def require_unbroken(
     table: Table, partition: int, position: Position | None, last_seen: Position | None
 ) -> None:
     """Raise Corruption unless the table's snapshots and the caller's memory bear it out."""
-    _require_not_behind(table, partition, position, last_seen)
     if position is None:
         _require_untouched(table, partition)
-        return
+    else:
+        _require_led_to(table, partition, position)
+    if last_seen is not None:
+        _require_not_behind(table, partition, position, last_seen)
+
+
+def _require_led_to(table: Table, partition: int, position: Position) -> None:
+    """Its snapshot is the newest with a range of the partition, or came before all others."""
     oldest: Snapshot | None = None
     for oldest in _ancestors(table):
         brought = _brought(oldest, partition)
@@ -93,24 +99,37 @@ def _require_untouched(table: Table, partition: int) -> None:
 
 
 def _require_not_behind(
-    table: Table, partition: int, position: Position | None, last_seen: Position | None
+    table: Table, partition: int, position: Position | None, last_seen: Position
 ) -> None:
-    if last_seen is None:
-        return
-    if position is None or position.offset < last_seen.offset:
-        found = position.offset if position else "none"
+    if position is None:
         raise _broken(
             table,
             partition,
-            f"it has {found} as committed offset, and had {last_seen.offset} before",
+            f"it has no committed offset, and had {last_seen.offset} before",
         )
-    if position.offset == last_seen.offset and position.checksum != last_seen.checksum:
+    if position.offset < last_seen.offset and not _is_rollback(
+        table, partition, since=last_seen, now=position
+    ):
+        raise _broken(
+            table,
+            partition,
+            f"it has {position.offset} as committed offset, and had {last_seen.offset} before",
+        )
+    if position.offset == last_seen.offset and differ(position.checksum, last_seen.checksum):
         raise _broken(
             table,
             partition,
             f"before offset {position.offset} it had rows with the checksum {last_seen.checksum}, "
             f"and now others, with {position.checksum}",
         )
+
+
+def _is_rollback(table: Table, partition: int, *, since: Position, now: Position) -> bool:
+    """Whether Calve has set the position back on purpose: with a snapshot that brought no range."""
+    before, after = (table.snapshot_by_id(each.snapshot_id) for each in (since, now))
+    if before is None or after is None or _brought(after, partition) is not None:
+        return False
+    return (before.sequence_number or 0) < (after.sequence_number or 0)
 
 
 def _broken(table: Table, partition: int, what: str) -> Corruption:

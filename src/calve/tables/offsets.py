@@ -28,6 +28,8 @@ from calve.tables.lineage import require_unbroken
 from calve.tables.positions import (
     Position,
     committed_position,
+    differ,
+    has_positions,
     position_property,
     range_summary,
 )
@@ -87,6 +89,7 @@ def commit_range(
 ) -> RangeCommit:
     """Commit a range's data files, or find that the range is in the table already.
 
+    `table` is what the files were written for, unless `edit` has the schema; it may be out of date.
     `last_seen` is how far the caller knows the table to have come; one that is behind it is
     refused. A log that takes over from another names it in `replaces`, and begins where it ended.
 
@@ -203,7 +206,7 @@ class _Judge:
 
 
 def _require_same_rows(table: Table, rows: LogRange, position: Position) -> None:
-    if position.offset == rows.end and position.checksum != rows.checksum:
+    if position.offset == rows.end and differ(position.checksum, rows.checksum):
         raise Conflict(
             f"{_named(table)}: other rows of log {rows.log} are in the table before offset "
             f"{rows.end} (checksum {position.checksum}) than in this range ({rows.checksum})",
@@ -221,18 +224,16 @@ def _prepared(table: Table, rows: LogRange, edit: Edit, operation_id: str) -> Ed
             **range_summary(rows.partition, rows.start, rows.end),
             _OPERATION: operation_id,
         },
-        properties={**edit.properties, **_first_time(table, rows.partition)},
+        properties={**edit.properties, **_first_time(table)},
         stamp=lambda snapshot_id: position_property(rows.partition, _position(rows, snapshot_id)),
         is_recurring=True,
     )
 
 
-def _first_time(table: Table, partition: int) -> dict[str, str]:
+def _first_time(table: Table) -> dict[str, str]:
     """What a table that is fed all the time should have, set once, where nobody has set it."""
     name = TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED
-    if name in table.properties or committed_position(table, partition) is not None:
-        return {}
-    return {name: "true"}
+    return {} if name in table.properties or has_positions(table) else {name: "true"}
 
 
 def _position(rows: LogRange, snapshot_id: int) -> Position:
@@ -249,7 +250,7 @@ def _discard(commit: TableCommit, files: Sequence[DataFile]) -> None:
     if not paths:
         return
     if commit.is_undecided or commit.table.format_version == 1:
-        commit.discard(paths)
+        _LOG.warning("files are left over: a commit may still come", extra={"files": paths})
         return
     io = commit.table.io
     try:

@@ -22,7 +22,7 @@ _RANGE_TEXT: Final = re.compile(r"(\d+)-(\d+)", re.ASCII)
 class Position:
     """The end of what is in a table of one partition's log, and the snapshot that brought it there.
 
-    `checksum` is that of the last frame before `offset`.
+    `checksum` is that of the last frame before `offset`; empty if it is not known.
     """
 
     log: UUID
@@ -53,6 +53,16 @@ def position_property(partition: int, position: Position) -> dict[str, str]:
     """The property that holds it."""
     value = _Value(position.log, position.offset, position.checksum, str(position.snapshot_id))
     return {f"{_COMMITTED}{partition}": msgspec.json.encode(value).decode()}
+
+
+def has_positions(table: Table) -> bool:
+    """Whether anything was ever committed with its offset, of whichever partition."""
+    return any(name.startswith(_COMMITTED) for name in table.properties)
+
+
+def differ(checksum: str, other: str) -> bool:
+    """Whether two checksums are of different rows; an empty one is not known."""
+    return bool(checksum and other) and checksum != other
 
 
 def range_summary(partition: int, start: int, end: int) -> dict[str, str]:
