@@ -93,6 +93,7 @@ class SimulatedDisk:
         self.crash_at: int | None = None
         self.free = 1 << 40
         self.fault: Fault | None = None  # may raise before an operation takes place
+        self.short_reads = False
         self.short_writes = False
         self._inodes: dict[int, _Inode] = {}
         self._directories: dict[Path, _Directory] = {Path("/"): _Directory()}
@@ -253,6 +254,8 @@ class _SimulatedFile:
 
     def read_at(self, position: int, length: int) -> bytes:
         self._disk._live()
+        if self._disk.short_reads and length > 1:
+            length //= 2
         return bytes(self._inode.cached[position : position + length])
 
     def write_at(self, position: int, buffers: Sequence[Bytes]) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
+from datetime import UTC, datetime
+
 import pyarrow as pa
 import pytest
 
-from calve.errors import Conflict
+from calve.errors import Conflict, Corruption, Unavailable
 from calve.model import TableName
 from calve.wal import Kind, Log, LogReader, Rejected
 from calve.wal.durable import DurableFile, read_durable
 from calve.wal.layout import LogLayout
-from calve.wal.repair import AcceptedLoss, repair
+from calve.wal.repair import AcceptedLoss, adopt, repair, rewrite_durable, rewrite_identity
 from calve.wal.survey import survey
 from tests.fakes.disk import Crash, SimulatedDisk, Survival
 from tests.fakes.oracle import TOPIC, read_values, rows
@@ -290,4 +294,73 @@ def test_a_damaged_header_of_a_repaired_segment_takes_no_rows() -> None:
     repair(disk, LAYOUT, [], dry_run=False)
     assert not survey(disk, LAYOUT).damages
     assert (values(disk), later_values(disk)) == before
+    open_log(disk).close()
+
+
+@pytest.mark.parametrize(("number", "first", "end"), [(1, 0, 2), (2, 2, 3), (3, 3, 4)])
+def test_a_reader_that_met_damage_reads_on_when_it_is_repaired(
+    number: int, first: int, end: int
+) -> None:
+    disk = opened_in_each_segment()
+    path = LAYOUT.segment(number)
+    (row,) = [f for f in extents(disk.read(path)) if f.kind == Kind.ROWS and f.stream == 1]
+    disk.damage(path, lambda old: old.__setitem__(row.begin + 200, old[row.begin + 200] ^ 1))
+    with LogReader(DIRECTORY, files=disk) as reader:
+        with pytest.raises(Corruption, match=f"offsets {first}..{end} of orders/0"):
+            read_values(reader, TOPIC)
+        repair(disk, LAYOUT, [AcceptedLoss(TOPIC, 0, first, end)], dry_run=False)
+        reader.refresh()
+        expected: list[object] = [0, 1, 2, 3]
+        expected[first:end] = ["hole"] * (end - first)
+        assert read_values(reader, TOPIC) == expected
+
+
+def test_a_crash_in_the_opening_after_a_repair_of_a_segment_that_was_just_begun() -> None:
+    """The durable end still spoke of the segment before, and must not fall two behind."""
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    log.append(log.create_stream(TOPIC), rows(0))
+    before = read_durable(disk, LAYOUT.durable)
+    log.rotate()
+    disk = disk.after_kill()
+    DurableFile.create(disk, LAYOUT.durable, before)
+    disk.damage(LAYOUT.segment(2), lambda old: old.__setitem__(200, old[200] ^ 1))  # one state
+    repair(disk, LAYOUT, [], dry_run=False)
+    whole = disk.copy()
+    open_log(whole)
+    for at, survival in crash_points(len(whole.operations), list(Survival)):
+        crashed = disk.copy()
+        crashed.crash_at = at
+        with pytest.raises(Crash):
+            open_log(crashed)
+        with open_log(crashed.after_crash(survival, seed=at)) as log:
+            assert log.append(log.stream(TOPIC), rows(1)).first == 1
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync", "rename", "sync directory"])
+def test_what_the_disk_refuses_a_repair_says_what_to_do_and_leaves_it_to_be_repeated(
+    operation: str,
+) -> None:
+    disk = opened_in_each_segment()
+    blank(disk, 2, kinds={Kind.ROWS}, stream=2)
+    accepted = [AcceptedLoss(LATER, 0, 7, 10)]
+    repairs: list[Callable[[], object]] = [
+        lambda: repair(disk, LAYOUT, accepted, dry_run=False),
+        lambda: rewrite_durable(disk, LAYOUT),
+        lambda: rewrite_identity(disk, LAYOUT, datetime.now(UTC)),
+        lambda: adopt(disk, LAYOUT),
+    ]
+
+    def refuse(found: str, _: SimulatedDisk) -> None:
+        if found == operation:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    for run in repairs:
+        disk.fault = refuse
+        with pytest.raises(Unavailable, match=r"cannot be repaired: \[Errno 28\]") as refused:
+            run()
+        assert refused.value.hint
+        disk.fault = None
+        run()
+    assert later_values(disk) == ["hole", "hole", "hole", 53]
     open_log(disk).close()

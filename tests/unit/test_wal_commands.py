@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from calve.errors import Corruption
 from calve.wal import Log, LogOptions, Rejected
 from tests.fakes.oracle import TOPIC, rows
 
@@ -189,3 +190,55 @@ def test_a_lake_without_a_log_is_not_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["5", "5..5", "9..5", "a..b", "..", "-1..5"])
 def test_a_range_that_is_none_is_refused(lake: Lake, text: str) -> None:
     assert "range" in lake.run("repair", "orders", f"--accept-loss={text}", code=3).stderr
+
+
+def test_a_lost_segment_ends_every_look_at_its_rows_with_7(lake: Lake) -> None:
+    with lake.open() as log:
+        log.rotate()
+        log.append(log.stream(TOPIC), rows(5))
+    (lake.log / "00000000000000000001.seg").unlink()
+    (damage,) = lake.json("verify", code=7)["damages"]
+    assert damage["reason"] == "the file is missing"
+    assert "orders/0:0..5" in lake.run("verify", code=7).stdout
+    assert "is missing" in lake.run("dump", "orders", code=7).stderr
+    with pytest.raises(Corruption, match="is missing"):
+        lake.open()
+    lake.run("repair", "--accept-loss", "orders/0:0..5", "--yes")
+    assert lake.json("verify")["is_whole"]
+
+
+@pytest.mark.parametrize(
+    ("switches", "written"),
+    [
+        (["--adopt"], ["log.json"]),
+        (["--identity"], ["log.json"]),
+        (["--durable"], ["durable"]),
+        (["--adopt", "--identity", "--durable"], ["log.json", "durable"]),
+    ],
+)
+def test_repair_names_the_files_that_it_writes_again(
+    lake: Lake, switches: list[str], written: list[str]
+) -> None:
+    for how, is_dry in (("--dry-run", True), ("--yes", False)):
+        assert lake.json("repair", *switches, how) == {"dry_run": is_dry, "written": written}
+    assert lake.json("verify")["is_whole"]
+
+
+@pytest.mark.parametrize(
+    ("command", "purpose"),
+    [
+        (["inspect"], "read"),
+        (["verify"], "read"),
+        (["dump", "orders"], "read"),
+        (["repair"], "repaired"),
+    ],
+)
+def test_what_the_disk_refuses_says_what_to_do(
+    lake: Lake, command: list[str], purpose: str
+) -> None:
+    path = lake.log / "00000000000000000001.seg"
+    path.unlink()
+    path.mkdir()
+    message, hint = lake.run(*command, code=6).stderr.splitlines()
+    assert message.startswith(f"error: the log in {lake.log} cannot be {purpose}: [Errno ")
+    assert hint == "hint: look at the disk and the directory's permissions, then try again"

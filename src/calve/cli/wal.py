@@ -14,6 +14,7 @@ from calve.clock import SystemClock
 from calve.errors import Corruption, InvalidRequest
 from calve.model import TableName
 from calve.wal import Entry, Kind, LogReader, OsFiles
+from calve.wal.files import translating
 from calve.wal.inspect import LogDescription, describe_log, require_log
 from calve.wal.layout import LogLayout
 from calve.wal.repair import (
@@ -47,7 +48,9 @@ def inspect(call: Call) -> None:
     \b
     Example: calve wal inspect
     """
-    description = describe_log(_FILES, _layout(call))
+    layout = _layout(call)
+    with translating(layout.root, "read"):
+        description = describe_log(_FILES, layout)
     if call.as_json:
         print_json(description)
     else:
@@ -66,8 +69,9 @@ def verify(call: Call) -> int:
     Example: calve wal verify
     """
     layout = _layout(call)
-    require_log(_FILES, layout)
-    found = survey(_FILES, layout)
+    with translating(layout.root, "read"):
+        require_log(_FILES, layout)
+        found = survey(_FILES, layout)
     if call.as_json:
         print_json(_verification(found))
     else:
@@ -87,19 +91,20 @@ def dump(call: Call, topic: str, partition: int, start: int | None, limit: int) 
     \b
     Example: calve wal dump orders --from 1000 --limit 10
     """
-    with LogReader(_layout(call).root, files=_FILES) as reader:
+    layout = _layout(call)
+    with translating(layout.root, "read"), LogReader(layout.root, files=_FILES) as reader:
         stream = reader.stream(TableName.parse(topic), partition)
         offsets = reader.offsets(stream)
         first = offsets.first if start is None else start
         rows = _rows(reader.read(stream, first, min(first + limit, offsets.durable)), partition)
-        if call.as_json:
-            for row in rows:
-                print_json_line(row)
-        else:
-            print_table(
-                ("OFFSET", "KIND", "INGESTED AT", "VALUE"),
-                [(row["offset"], row["kind"], row["ingested_at"], row["value"]) for row in rows],
-            )
+    if call.as_json:
+        for row in rows:
+            print_json_line(row)
+    else:
+        print_table(
+            ("OFFSET", "KIND", "INGESTED AT", "VALUE"),
+            [(row["offset"], row["kind"], row["ingested_at"], row["value"]) for row in rows],
+        )
 
 
 @wal.command("repair")
@@ -120,7 +125,7 @@ def dump(call: Call, topic: str, partition: int, start: int | None, limit: int) 
 )
 @click.option("--durable", is_flag=True, help="Write the file `durable` again.")
 @click.option("--identity", is_flag=True, help="Write the file `log.json` again.")
-@click.option("--adopt", "is_adopted", is_flag=True, help="Let a copy take its original's place.")
+@click.option("--adopt", is_flag=True, help="Let a copy take its original's place.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @common_options
@@ -144,13 +149,14 @@ def repair_log(
     Example: calve wal repair orders --accept-loss 1200..1250 --dry-run
     """
     layout = _layout(call)
-    require_log(_FILES, layout)
+    with translating(layout.root, "repaired"):
+        require_log(_FILES, layout)
     accept_unknown = switches.pop("accept_unknown")
     if any(switches.values()):
         _rewrite_files(call, layout, switches, dry_run=dry_run, yes=yes)
         return
     accepted = [_accepted(text, topic, partition) for text in losses]
-    if accepted and not survey(_FILES, layout).damages:
+    if accepted and not _is_damaged(layout):
         _give_up(call, layout, accepted, dry_run=dry_run, yes=yes)
         return
     run = partial(repair, _FILES, layout, accepted, accept_unknown=accept_unknown)
@@ -161,23 +167,32 @@ def repair_log(
     _print_report(call, report, dry_run=dry_run)
 
 
+def _is_damaged(layout: LogLayout) -> bool:
+    with translating(layout.root, "repaired"):
+        return bool(survey(_FILES, layout).damages)
+
+
 def _rewrite_files(
-    call: Call, layout: LogLayout, files: dict[str, bool], *, dry_run: bool, yes: bool
+    call: Call, layout: LogLayout, switches: dict[str, bool], *, dry_run: bool, yes: bool
 ) -> None:
-    wanted = [name for name, is_wanted in files.items() if is_wanted]
+    written = []
+    if switches["identity"] or switches["adopt"]:
+        written.append(layout.identity.name)
+    if switches["durable"]:
+        written.append(layout.durable.name)
     if dry_run:
-        say(f"would write again: {', '.join(wanted)}")
+        say(f"would write again: {', '.join(written)}")
     else:
-        _confirm(f"write {', '.join(wanted)} of {layout.root} again?", yes=yes)
-        if files["identity"]:
+        _confirm(f"write {', '.join(written)} of {layout.root} again?", yes=yes)
+        if switches["identity"]:
             rewrite_identity(_FILES, layout, SystemClock().now())
-        if files["is_adopted"]:
+        if switches["adopt"]:
             adopt(_FILES, layout)
-        if files["durable"]:
+        if switches["durable"]:
             rewrite_durable(_FILES, layout)
         say("done; `calve wal verify` checks the rest")
     if call.as_json:
-        print_json({"dry_run": dry_run, "written": wanted})
+        print_json({"dry_run": dry_run, "written": written})
 
 
 def _give_up(

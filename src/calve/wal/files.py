@@ -13,12 +13,14 @@ import os
 import struct
 import sys
 import weakref
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
+
+from calve.errors import Unavailable
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 IOVECS_MAX: Final = 1024  # IOV_MAX of Linux and macOS
@@ -113,6 +115,22 @@ class Files(Protocol):
         ...
 
     def free_bytes(self, directory: Path) -> int: ...
+
+
+@contextmanager
+def translating(directory: Path, purpose: str) -> Iterator[None]:
+    """Say what to do about what the disk refuses: the log cannot be `purpose`."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_refused(directory, purpose, error) from error
+
+
+def disk_refused(directory: Path, purpose: str, cause: Exception) -> Unavailable:
+    return Unavailable(
+        f"the log in {directory} cannot be {purpose}: {cause}",
+        hint="look at the disk and the directory's permissions, then try again",
+    )
 
 
 class OsFile:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid4
 
 from calve.clock import Clock, SystemClock
-from calve.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from calve.wal.files import Files, OsFiles
+from calve.errors import Conflict, InvalidRequest, NotFound
+from calve.wal.files import Files, OsFiles, disk_refused
 from calve.wal.frame import Kind
 from calve.wal.group import OFFSET_MAX
 from calve.wal.identity import Claim, require_stream
@@ -248,10 +248,7 @@ def _open(
         opened = open_log(files, layout, options, expected)
         return Journal(opened, files, layout, options, clock)
     except (Broken, NotWritten, OSError) as error:
-        raise Unavailable(
-            f"the log in {layout.root} cannot be opened: {error}",
-            hint="look at the disk and the directory's permissions, then try again",
-        ) from error
+        raise disk_refused(layout.root, "opened", error) from error
 
 
 def _missing(layout: LogLayout, expected: UUID) -> Conflict:

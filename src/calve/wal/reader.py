@@ -107,6 +107,7 @@ class MappedSegment:
         self.path = path
         self.view = view
         self.header = header
+        self.is_damaged = False  # then a repair may have put another file in its place
         try:
             self._start = read_start(view[:synced], header.salt)
         except BadSegment as error:
@@ -131,31 +132,35 @@ class MappedSegment:
             return self._starts.offsets[at]
         return stream.first_offset  # the stream was opened later
 
+    def damaged(self, position: int, reason: str) -> Corruption:
+        self.is_damaged = True
+        return damaged(self.path, position, reason)
+
     @cached_property
     def index(self) -> SealedIndex:
         try:
             return read_index(self.view, self.header.salt)
         except (BadFrame, BadSegment) as error:
-            raise damaged(self.path, error.position, error.reason) from error
+            raise self.damaged(error.position, error.reason) from error
 
     def frame(self, position: int) -> Frame:
         try:
             return read_frame(self.view, position, self.header.salt)
         except BadFrame as error:
-            raise damaged(self.path, error.position, error.reason) from error
+            raise self.damaged(error.position, error.reason) from error
 
     def header_at(self, position: int) -> Header:
         try:
             return read_header(self.view, position, self.header.salt)[0]
         except BadFrame as error:
-            raise damaged(self.path, error.position, error.reason) from error
+            raise self.damaged(error.position, error.reason) from error
 
     def schema(self, number: int, index: FrameIndex) -> pa.Schema:
         found = self._schemas.get(number)
         if found is None:
             position = index.schema_position(number)
             if position is None:
-                raise damaged(self.path, 0, f"schema {number:016x} is not in the segment")
+                raise self.damaged(0, f"schema {number:016x} is not in the segment")
             payload = self.frame(position).payload
             with self._decoding(position):
                 found = self._schemas[number] = decode_schema(payload)
@@ -167,7 +172,7 @@ class MappedSegment:
         try:
             yield
         except UNDECODABLE as error:
-            raise damaged(self.path, position, f"Arrow cannot decode it: {error}") from error
+            raise self.damaged(position, f"Arrow cannot decode it: {error}") from error
 
     def entry(self, position: int, index: FrameIndex) -> Entry:
         frame = self.frame(position)
@@ -214,7 +219,7 @@ class Tail:
         try:
             self.state.apply(header, None, payload)
         except NotDense as error:
-            raise damaged(self.segment.path, self._position, str(error)) from error
+            raise self.segment.damaged(self._position, str(error)) from error
         self.index.add(header)
 
 
@@ -232,11 +237,12 @@ class LogReader:
     def refresh(self) -> None:
         """Look how far the log is synced by now."""
         end = read_durable(self._files, self._layout.durable)
-        if end.generation == self._end.generation:
+        is_damaged = self._tail.segment.is_damaged
+        if end.generation == self._end.generation and not is_damaged:
             return
         tail = self._tail.segment.header
         # Both are taken over last: what failed before is done again by the next look.
-        if (tail.number, tail.salt) == (end.segment, end.salt):
+        if (tail.number, tail.salt) == (end.segment, end.salt) and not is_damaged:
             self._tail.follow(self._files, end)
             self._end = end
         else:
@@ -309,7 +315,7 @@ class LogReader:
         segment, index = self._open(self._segment_holding(stream, start))
         frames = index.frames(stream.number)
         if frames is None or not frames.first_offset <= start < frames.end_offset:
-            raise damaged(segment.path, 0, f"offset {start} of {stream.name} is not indexed")
+            raise segment.damaged(0, f"offset {start} of {stream.name} is not indexed")
         for at in range(frames.holding(start), len(frames.positions)):
             if frames.offsets[at] >= end:
                 return
@@ -334,7 +340,7 @@ class LogReader:
                 context={**error.context, "first": str(frames.offsets[at]), "end": str(end)},
             ) from error
         if entry.first_offset != frames.offsets[at]:
-            raise damaged(segment.path, frames.positions[at], "the index names another frame")
+            raise segment.damaged(frames.positions[at], "the index names another frame")
         return entry
 
     def offset_at(self, stream: Stream, moment: datetime) -> int:
@@ -418,7 +424,7 @@ class LogReader:
         if number == self._end.segment:
             return self._tail.segment
         found = self._mapped.get(number)
-        if found is None:
+        if found is None or found.is_damaged:
             found = self._mapped[number] = self._map(number)
             if len(self._mapped) > SEGMENTS_MAPPED_MAX:
                 self._mapped.popitem(last=False)

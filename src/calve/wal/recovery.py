@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid4
 
 from calve.errors import Conflict, Corruption
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
     from calve.wal.files import File, FileLock, Files
     from calve.wal.options import LogOptions
+
+
+_AGAIN_BYTES: Final = 1 << 26  # at a time: a system reads less than 2 GiB at once
 
 
 @dataclass(slots=True)
@@ -191,6 +194,9 @@ def _open_locked(
     with ExitStack() as undo:
         durable = DurableFile.open(files, layout.durable)
         undo.callback(durable.close)
+        if found.is_sealed:
+            _sync_seal(files, layout.segment(found.header.number), found, end)
+            durable.persist(_sealed_end(found, first))
         segment = _go_on(files, layout, options, found, end)
         undo.callback(segment.close)
         durable.persist(segment.durable_end(first))
@@ -240,16 +246,15 @@ def _go_on(
     files: Files, layout: LogLayout, options: LogOptions, found: Recovered, end: DurableEnd
 ) -> OpenSegment:
     if found.is_sealed:
-        return _begin_next(files, layout, options, found, end)
+        return _begin_next(files, layout, options, found)
     return _reopen(files, layout.segment(found.header.number), found, end, options)
 
 
 def _begin_next(
-    files: Files, layout: LogLayout, options: LogOptions, found: Recovered, durable: DurableEnd
+    files: Files, layout: LogLayout, options: LogOptions, found: Recovered
 ) -> OpenSegment:
     """Go on behind a sealed segment, as the writer that sealed it would have."""
     old = found.header
-    _sync_seal(files, layout.segment(old.number), found, durable)
     header = next_header(
         old.log_id, old.number + 1, found.state.last_time_us, previous=found.link or 0
     )
@@ -365,17 +370,25 @@ def _sync_seal(files: Files, path: Path, found: Recovered, durable: DurableEnd) 
         file.close()
 
 
+def _sealed_end(found: Recovered, first_segment: int) -> DurableEnd:
+    """What is sealed is synced. The durable end must say so before there is a next segment: after
+    a repair it may still speak of the one before, and would then be two behind."""
+    header, end = found.header, found.end
+    place = (header.number, header.salt, end.position)
+    return DurableEnd(0, first_segment, *place, end.previous_stream, end.previous_end)
+
+
 def _write_again(file: File, found: Recovered, durable: DurableEnd) -> None:
     """Write what is not known to be synced once more.
 
     After a failed sync the kernel may hold pages as clean that never reached the disk; only what
     is written again, the length too, is surely synced by the next sync.
     """
-    synced = durable.position if found.header.salt == durable.salt else 0
-    again = file.read_at(synced, file.size() - synced)
+    position = durable.position if found.header.salt == durable.salt else 0
     file.truncate(file.size())
-    if again:
-        write_buffers(file, synced, [again])
+    while again := file.read_at(position, min(file.size() - position, _AGAIN_BYTES)):
+        write_buffers(file, position, [again])
+        position += len(again)
 
 
 def _microseconds(moment: datetime) -> int:

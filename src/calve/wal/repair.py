@@ -7,7 +7,7 @@ accepted by name. Works on a log that nobody writes; a crash leaves the old segm
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -18,6 +18,7 @@ from calve.errors import Conflict, Corruption, InvalidRequest
 from calve.wal.chain import SegmentChain, find_header, find_link
 from calve.wal.draft import SegmentDraft
 from calve.wal.durable import DurableEnd, DurableFile, read_durable, write_all
+from calve.wal.files import translating
 from calve.wal.frame import Kind, checksum, read_frame
 from calve.wal.identity import LogIdentity, read_identity, write_identity
 from calve.wal.layout import segment_numbers, temporary
@@ -34,7 +35,7 @@ from calve.wal.state import LogState
 from calve.wal.survey import LostRange, SegmentSurvey, Survey, Surveyor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -77,8 +78,7 @@ def repair(
 ) -> RepairReport:
     """Write damaged segments anew. Raises Conflict, changing nothing, unless every lost offset
     is accepted; `accept_unknown` also gives up a newest segment that cannot be read at all."""
-    lock = lock_log(files, layout)
-    try:
+    with _repairing(files, layout):
         found = Surveyor(files, layout).survey()
         _require_known_format(found)
         _require_known_loss(found, accept_unknown=accept_unknown)
@@ -88,8 +88,17 @@ def repair(
         if not dry_run:
             _Repair(files, layout, found).run()
         return report
-    finally:
-        lock.release()
+
+
+@contextmanager
+def _repairing(files: Files, layout: LogLayout) -> Iterator[None]:
+    """Nobody else writes meanwhile. What the disk refuses halfway can be repaired again."""
+    with translating(layout.root, "repaired"):
+        lock = lock_log(files, layout)
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def give_up(directory: Path, accepted: Sequence[AcceptedLoss], files: Files) -> None:
@@ -307,8 +316,7 @@ def _write_file(files: Files, path: Path, content: bytes) -> None:
 
 def rewrite_durable(files: Files, layout: LogLayout) -> DurableEnd:
     """Write the durable end again, from the segments that are there and what is left of it."""
-    lock = lock_log(files, layout)
-    try:
+    with _repairing(files, layout):
         numbers = segment_numbers(files, layout)
         if not numbers:
             raise Corruption(f"{layout.root} holds no segment", hint="bring back the directory")
@@ -323,9 +331,7 @@ def rewrite_durable(files: Files, layout: LogLayout) -> DurableEnd:
             files.unlink(temporary(layout.durable))
         DurableFile.create(files, layout.durable, end)
         files.sync_directory(layout.root)
-    finally:
-        lock.release()
-    return end
+        return end
 
 
 def _newest_header(
@@ -356,8 +362,7 @@ def _durable_again(
 
 def rewrite_identity(files: Files, layout: LogLayout, now: datetime) -> LogIdentity:
     """Write who the log is again, from what its segments say."""
-    lock = lock_log(files, layout)
-    try:
+    with _repairing(files, layout):
         ids: set[UUID] = set()
         for number in segment_numbers(files, layout):
             ids.add(_log_id(files, layout.segment(number)))
@@ -369,9 +374,7 @@ def rewrite_identity(files: Files, layout: LogLayout, now: datetime) -> LogIdent
         identity = LogIdentity(log_id=ids.pop(), place=files.place(layout.lock), created_at=now)
         write_identity(files, layout, identity)
         files.sync_directory(layout.root)
-    finally:
-        lock.release()
-    return identity
+        return identity
 
 
 def _log_id(files: Files, path: Path) -> UUID:
@@ -383,19 +386,17 @@ def _log_id(files: Files, path: Path) -> UUID:
 
 def adopt(files: Files, layout: LogLayout) -> LogIdentity:
     """Let a copy take the place of its original, which must never be written again."""
-    if not files.exists(layout.lock):
-        files.create(layout.lock).close()
-    lock = lock_log(files, layout)
-    try:
+    with translating(layout.root, "repaired"):
+        if not files.exists(layout.lock):
+            files.create(layout.lock).close()
+    with _repairing(files, layout):
         found = read_identity(files, layout)
         identity = LogIdentity(
             log_id=found.log_id, place=files.place(layout.lock), created_at=found.created_at
         )
         write_identity(files, layout, identity)
         files.sync_directory(layout.root)
-    finally:
-        lock.release()
-    return identity
+        return identity
 
 
 def parse_loss(text: str) -> tuple[str | None, int, int]:
