@@ -346,3 +346,40 @@ def test_an_interrupted_sync_does_not_keep_a_failed_write_from_being_undone(
     assert not log.is_fenced
     oracle.append(log)
     check_after_power_cut(disk, oracle)
+
+
+@pytest.mark.parametrize("use", [Log.flush, Log.rotate, lambda log: log.trim({})])
+def test_nothing_says_yes_after_the_write_on_the_way_to_it_stopped_the_log(
+    disk: SimulatedDisk, use: Callable[[Log], object]
+) -> None:
+    """What was submitted before is written first, and here cannot even be taken back."""
+    log = open_with_partitions(disk)
+    handle = log.submit(log.stream(TOPIC), rows(0))
+
+    def fault(operation: str, _: SimulatedDisk) -> None:
+        if operation in ("write", "truncate"):
+            raise EIO
+
+    disk.fault = fault
+    with pytest.raises(Fenced):
+        use(log)
+    with pytest.raises(UnknownOutcome):
+        handle.wait(5)
+    log.close()
+
+
+@pytest.mark.parametrize("sync_mode", ["always", "none"])
+def test_rows_of_a_failed_sync_are_written_again_also_when_reads_are_short(
+    disk: SimulatedDisk, oracle: Oracle, sync_mode: SyncMode
+) -> None:
+    """As they are above 2 GiB."""
+    log = open_with_partitions(disk)
+    oracle.append(log, count=50)
+    disk.fault = fail("sync", EIO)
+    assert oracle.append(log, count=50) is None
+    log.close()
+    disk.short_reads = True
+    Log(DIRECTORY, LogOptions(free_bytes_min=0, sync_mode=sync_mode), files=disk).close()
+    oracle.settle(DIRECTORY, disk)
+    assert len(read_values(LogReader(DIRECTORY, files=disk), TOPIC)) == 100
+    check_after_power_cut(disk, oracle)

@@ -224,3 +224,30 @@ def test_a_fork_in_the_middle_of_appends_hangs_neither_process(tmp_path: Path) -
         command, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
+
+
+class _Refusing:
+    """A file or a lock whose end fails, and is remembered."""
+
+    def __init__(self, name: str, ended: list[str]) -> None:
+        self._name = name
+        self._ended = ended
+
+    def close(self) -> None:
+        self._ended.append(self._name)
+        raise OSError(5, "Input/output error")
+
+    release = close
+
+
+def test_whatever_fails_in_a_close_everything_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(tmp_path / "wal", OPTIONS, background=False)
+    ended: list[str] = []
+    journal = log._journal
+    for name in ("segment", "durable", "lock"):
+        monkeypatch.setattr(journal, f"_{name}", _Refusing(name, ended))
+    with pytest.raises(OSError, match="Input/output"):
+        journal.close(cleanly=False)
+    assert sorted(ended) == ["durable", "lock", "segment"]

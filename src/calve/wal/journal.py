@@ -6,7 +6,7 @@ cannot know any more what is on the disk. Has no threads and takes no locks.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from calve.errors import CalveError, Fenced, UnknownOutcome
@@ -106,9 +106,9 @@ class Journal:
         self.sync()
 
     def sync(self) -> None:
-        if self._segment.durable == self._segment.position and self._is_published:
-            return
         with self._guard:
+            if self._segment.durable == self._segment.position and self._is_published:
+                return
             self._segment.sync()
             self._last_sync_at = self._clock.monotonic()
             self._publish(self._durable.publish)
@@ -120,8 +120,8 @@ class Journal:
 
     def persist_durable_end(self) -> None:
         """Put the published end on the disk, so that damage before it is known as such."""
-        if not self._durable.is_persisted:
-            with self._guard:
+        with self._guard:
+            if not self._durable.is_persisted:
                 self._publish(self._durable.persist)
 
     def _publish(self, publish: Callable[[DurableEnd], None]) -> None:
@@ -135,8 +135,8 @@ class Journal:
 
     def rotate(self) -> None:
         """Seal the open segment and begin the next, unless it is empty."""
-        if not self._segment.is_empty:
-            with self._guard:
+        with self._guard:
+            if not self._segment.is_empty:
                 self._rotate()
 
     def _rotate(self) -> None:
@@ -232,15 +232,14 @@ class Journal:
             self._stopped = reason
 
     def close(self, *, cleanly: bool) -> None:
-        try:
+        with ExitStack() as closing:  # each of them, also when another fails
+            closing.callback(self._lock.release)
+            closing.callback(self._durable.close)
+            closing.callback(self._segment.close)
             if cleanly:
                 self.sync()
                 self._segment.trim_allocation()
                 self.persist_durable_end()
-        finally:
-            self._segment.close()
-            self._durable.close()
-            self._lock.release()
 
 
 class _Guard:
