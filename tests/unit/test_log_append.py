@@ -19,7 +19,8 @@ from calve.errors import (
 )
 from calve.model import TableName
 from calve.wal import Log, LogOptions, LogReader, NewStream, PendingAppend, Rejected
-from calve.wal.frame import Kind
+from calve.wal.frame import Kind, checksum
+from calve.wal.payload import SchemaCache, encode
 from tests.fakes.oracle import TOPIC, read_values, rows
 
 
@@ -300,3 +301,31 @@ def test_offsets_and_partitions_out_of_range_are_refused(tmp_path: Path, wanted:
         log.append(stream, rows(1))
     with Log(tmp_path / "other", LogOptions(free_bytes_min=0)) as log:
         assert read_values(log.reader(), TOPIC) == [0, 1]
+
+
+LARGE = ["x" * 1000] * 1000
+LARGE_BATCHES = {
+    "one column": pa.record_batch({"text": LARGE}),
+    "two, one of them small": pa.record_batch({"text": LARGE, "id": range(1000)}),
+    "nulls": pa.record_batch({"text": [*LARGE[:500], *[None] * 500], "none": pa.nulls(1000)}),
+    "a slice": pa.record_batch({"text": LARGE * 3}).slice(999, 1001),
+    "nested": pa.record_batch({"all": [{"a": [text, None], "b": {"c": 1}} for text in LARGE]}),
+    "with metadata": pa.record_batch({"text": LARGE}).replace_schema_metadata({"k": "v"}),
+}
+
+
+@pytest.mark.parametrize("batch", LARGE_BATCHES.values(), ids=LARGE_BATCHES)
+def test_large_columns_are_written_as_arrow_writes_them_and_not_copied(
+    tmp_path: Path, batch: pa.RecordBatch
+) -> None:
+    whole = batch.serialize().to_pybytes()
+    allocated = pa.total_allocated_bytes()
+    part = encode(batch, SchemaCache())
+    assert pa.total_allocated_bytes() - allocated < len(whole) / 2
+    assert b"".join(part.payload) == whole
+    assert (part.payload_bytes, part.payload_sum) == (len(whole), checksum(whole))
+    with Log(tmp_path / "wal", LogOptions(free_bytes_min=0), background=False) as log:
+        stream = log.create_stream(TOPIC)
+        log.append(stream, [rows(0), batch, batch])
+        with log.reader() as reader:
+            assert [entry.batch for entry in reader.read(stream, 0)] == [rows(0), batch, batch]

@@ -54,7 +54,7 @@ def test_a_callback_may_use_the_log(log: Log, name: str, finisher: str) -> None:
             handle.add_done_callback(use)
             done.wait(5)
         else:
-            handle._callbacks.append(use)  # without waking the log's thread
+            handle.callbacks.append(use)  # without waking the log's thread
         if finisher == "a flush":
             log.flush()
         handle.wait(5)
@@ -115,8 +115,8 @@ def test_an_interrupt_in_a_callback_reaches_the_user_and_the_rest_is_called(log:
         raise KeyboardInterrupt
 
     first, second = log.submit(stream, rows(0)), log.submit(stream, rows(1))
-    first._callbacks.append(interrupted)
-    second._callbacks.append(lambda _: called.set())
+    first.callbacks.append(interrupted)
+    second.callbacks.append(lambda _: called.set())
     with pytest.raises(KeyboardInterrupt):
         first.wait()
     assert log.append(stream, rows(2)).first == 2

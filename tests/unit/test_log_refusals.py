@@ -11,8 +11,9 @@ import pytest
 
 from calve.errors import Corruption, InvalidRequest, Unavailable
 from calve.wal import Log, LogOptions, NewStream, Rejected, Stream, payload
-from calve.wal.group import OFFSET_MAX, Group
-from calve.wal.payload import SCHEMA_BYTES_MAX
+from calve.wal.frame import pack
+from calve.wal.group import OFFSET_MAX
+from calve.wal.payload import SCHEMA_BYTES_MAX, schema_id
 from tests.fakes.oracle import TOPIC, read_values, rows
 
 
@@ -47,16 +48,18 @@ def test_an_error_while_frames_are_placed_reaches_nobody_else(
     stream = log.create_stream(TOPIC)
     log.append(stream, rows(0))
     bad = [pa.record_batch({"other": ["bad"]}), pa.record_batch({"other": ["worse"]})]
-    emit, emitted = Group._emit, [0]
+    schema = schema_id(bad[0].schema.serialize().to_pybytes())
+    packed = 0
 
-    def fail(self: Group, header: object, producer: object, name: bytes, payload: bytes) -> None:
-        if b"other" in bytes(payload) or b"bad" in bytes(payload) or b"worse" in bytes(payload):
-            emitted[0] += 1
-            if emitted[0] == failing_frame:
+    def fail(header: tuple[bytes | int, ...], producer: bytes = b"") -> bytes:
+        nonlocal packed
+        if schema in header:
+            packed += 1
+            if packed == failing_frame:
                 raise struct.error("argument out of range")
-        emit(self, header, producer, name, payload)  # type: ignore[arg-type]
+        return pack(header, producer)
 
-    monkeypatch.setattr(Group, "_emit", fail)
+    monkeypatch.setattr("calve.wal.group.pack", fail)
     refusal = submit_around(log, stream, bad, producer="p", sequence=0)
     assert "argument out of range" in refusal.message
     monkeypatch.undo()

@@ -160,7 +160,9 @@ class OsFile:
         return os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class _Unsupported(Exception):

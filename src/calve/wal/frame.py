@@ -11,10 +11,10 @@ import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 MAGIC: Final = b"CLVF"
 VERSION: Final = 1
@@ -148,9 +148,15 @@ class UnknownFormat(BadFrame):
     """A whole frame of a kind or version that is not known here. Never a torn tail."""
 
 
-def checksum(content: bytes | memoryview) -> int:
-    """XXH3: at 1 MiB ten times as fast as CRC-32, which would cost a fifth of the append."""
-    return xxh3_64_intdigest(content)
+# XXH3: at 1 MiB ten times as fast as CRC-32, which would cost a fifth of the append.
+checksum: Final = xxh3_64_intdigest
+
+
+def checksum_of_pieces(pieces: Iterable[memoryview]) -> int:
+    found = xxh3_64()
+    for piece in pieces:
+        found.update(piece)
+    return found.intdigest()
 
 
 def padded(length: int) -> int:
@@ -161,8 +167,8 @@ def padding(length: int) -> bytes:
     return _ZEROS[: -length % ALIGNMENT]
 
 
-def pack(header: Header, producer: bytes) -> bytes:
-    """The bytes before the payload."""
+def pack(header: tuple[bytes | int, ...], producer: bytes = b"") -> bytes:
+    """The bytes before the payload, of a `Header` or of its fields in their order."""
     fields = _FIELDS.pack(*header)
     if not producer:
         return fields + _SUM.pack(checksum(fields))

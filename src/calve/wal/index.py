@@ -64,15 +64,25 @@ class SegmentIndex:
 
     def add(self, header: Header) -> None:
         if header.takes_offsets:
-            found = self._streams.get(header.stream)
-            if found is None:
-                found = self._streams[header.stream] = _Growing()
-            found.offsets.append(header.first_offset)
-            found.positions.append(header.position)
-            found.times_us.append(header.ingested_at_us)
-            found.end_offset = header.end_offset
+            frames = [header.first_offset], [header.position], header.end_offset
+            self.add_frames(header.stream, *frames, header.ingested_at_us)
         elif header.kind == Kind.SCHEMA:
-            self._schemas.setdefault(header.schema, header.position)
+            self.add_schema(header.schema, header.position)
+
+    def add_frames(
+        self, stream: int, offsets: list[int], positions: list[int], end: int, time_us: int
+    ) -> None:
+        """Frames of one stream that came at one time, in order."""
+        found = self._streams.get(stream)
+        if found is None:
+            found = self._streams[stream] = _Growing()
+        found.offsets.extend(offsets)
+        found.positions.extend(positions)
+        found.times_us.extend([time_us] * len(offsets))
+        found.end_offset = end
+
+    def add_schema(self, schema: int, position: int) -> None:
+        self._schemas.setdefault(schema, position)
 
     def frames(self, stream: int) -> StreamFrames | None:
         found = self._streams.get(stream)

@@ -67,14 +67,20 @@ class Journal:
         return Group(self.state, segment.place(), segment.schemas, self._now_us())
 
     def write(self, group: Group) -> None:
-        if not group.frames:
+        if not group.buffers:
             return
         with self._guard:
             self._segment.write(group)
-            apply = self.state.apply
-            for planned in group.frames:
-                apply(*planned)
+            self._take_in(group)
             self._last_append_at = self._clock.monotonic()
+
+    def _take_in(self, group: Group) -> None:
+        state = self.state
+        state.advance(((stream, rows.end) for stream, rows in group.rows.items()), group.time_us)
+        for key, sequence, offsets in group.produced:
+            state.producers.record(key, sequence, offsets)
+        for header, payload in group.controls:
+            state.apply(header, None, memoryview(payload))
 
     def sync_if_due(self) -> None:
         """Sync what was written, where acknowledgements wait for that."""
@@ -232,6 +238,7 @@ class Journal:
             self._stopped = reason
 
     def close(self, *, cleanly: bool) -> None:
+        """Can be repeated, but not cleanly, when it was interrupted."""
         with ExitStack() as closing:  # each of them, also when another fails
             closing.callback(self._lock.release)
             closing.callback(self._durable.close)

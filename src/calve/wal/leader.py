@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from collections import deque
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from calve.errors import CalveError, InvalidRequest, Unavailable
@@ -22,19 +21,14 @@ from calve.wal.journal import unknown_outcome
 from calve.wal.payload import SchemaCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from calve.wal.group import Group
     from calve.wal.journal import Journal
     from calve.wal.options import LogOptions
-    from calve.wal.pending import PendingAppend
+    from calve.wal.pending import Outcome, PendingAppend
 
 TICK_SECONDS: Final = 0.25
 _HELD_BACK_BYTES: Final = 1 << 18
-_PAUSE_SECONDS: Final = 0.00002
-_PAUSES_MAX: Final = 10
-
-
 _leaders: Final[weakref.WeakSet[GroupLeader]] = weakref.WeakSet()
 
 
@@ -43,6 +37,7 @@ class GroupLeader:
         self.schemas = SchemaCache()
         self.is_closed = False
         self.is_copy = False  # in a forked process, where the locks may be held for ever
+        self._is_releasing = False  # or it was, and an interrupt came
         self._is_released = False
         self._process = os.getpid()
         self._journal = journal
@@ -52,12 +47,11 @@ class GroupLeader:
         )
         self._lead = threading.Lock()
         self._turnstile = threading.Lock()
-        # Safe under the sync mode, and not told yet. Belongs to whoever leads.
-        self._settled: list[tuple[Batch, Group]] = []
         self._due: deque[PendingAppend] = deque()  # finished, with callbacks to run
-        self._told_count = 0  # by the last `_tell`
+        self._expected_count = 0  # of appends, when all whom the last `_tell` told came again
         self._calling: set[int] = set()  # threads that run callbacks
         self._wake = threading.Event()
+        self._is_thread_awake = False  # then it leads, or is about to
         self._thread: threading.Thread | None = None
         self._call = threading.Event()
         self._caller: threading.Thread | None = None  # of callbacks, once there were some
@@ -85,23 +79,36 @@ class GroupLeader:
         """
         if self.is_copy:
             raise self._forked()
-        while not pending.is_done and self._lead.acquire(blocking=False):
+        while not (pending.is_done or self._is_thread_awake or self._lead.locked()):
             try:
-                self._write_some()
+                # `with`, because nothing can interrupt between its taking and giving back.
+                with self._lead:
+                    try:
+                        if not pending.is_done:
+                            self._write_some()
+                    finally:
+                        self._tell_all()
             finally:
-                self._stop_leading()
+                self._leave_nobody_waiting()
+
+    @contextmanager
+    def _leading(self, turn: AbstractContextManager[object]) -> Iterator[None]:
+        try:
+            with turn, self._lead:
+                try:
+                    yield
+                finally:
+                    self._tell_all()
+        finally:
+            self._leave_nobody_waiting()
 
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Lead, without writing anything."""
         if self.is_copy:
             raise self._forked()
-        with self._turnstile:
-            self._lead.acquire()
-        try:
+        with self._leading(self._turnstile):
             yield
-        finally:
-            self._stop_leading()
 
     @contextmanager
     def leading(self) -> Iterator[None]:
@@ -113,14 +120,11 @@ class GroupLeader:
             self._write_all()
             yield
 
-    def _stop_leading(self) -> None:
-        """Leave nobody waiting: for an outcome, for somebody to lead, or for a callback."""
-        try:
-            self._tell()
-        finally:
-            self._lead.release()
-            if self._backlog:
-                self.wake()
+    def _leave_nobody_waiting(self) -> None:
+        """For somebody to lead, or for a callback. Not for holders of the lead."""
+        if self._backlog:
+            self.wake()
+        if self._due:
             self._call_back()
 
     def wake(self) -> None:
@@ -128,16 +132,15 @@ class GroupLeader:
         if self.is_copy:
             raise self._forked()
         if self._thread is not None:
-            if not self._wake.is_set():
+            if not self._is_thread_awake:
+                self._is_thread_awake = True
                 self._wake.set()
-        elif self._backlog and self._lead.acquire(blocking=False):
-            try:
+        elif self._backlog and not self._lead.locked():
+            with self.holding():
                 self._write_all()
-            finally:
-                self._stop_leading()
 
     def _write_all(self) -> None:
-        while self._backlog:
+        while self._backlog.is_waiting:
             self._write_some()
 
     def _write_some(self) -> None:
@@ -146,58 +149,54 @@ class GroupLeader:
         if batch is None:
             return
         try:
-            group = self._write(batch)
+            batch.outcomes = self._write(batch)
         except CalveError as error:
-            self._tell()
-            self._fail(batch, error)
-        except BaseException as error:
-            self._tell()
-            self._fail(batch, unknown_outcome(f"{type(error).__name__} while it was written"))
-            raise
-        else:
-            self._settled.append((batch, group))
+            batch.outcomes = [error] * len(batch.appends)
+            self._tell_all()
 
-    def _write(self, batch: Batch) -> Group:
+    def _write(self, batch: Batch) -> Sequence[Outcome]:
         group = self._journal.new_group(batch.bytes_bound)
+        add = group.add
         for pending in batch.appends:
-            group.add(pending)
+            add(pending)
         self._journal.write(group)
         # The batch before, if it was held back, wakes up while this one is synced.
         self._tell()
         self._journal.sync_if_due()
-        return group
+        return group.outcomes
 
     def _tell(self) -> None:
-        """Finish what is settled. Callbacks are left for when no lock is held."""
-        self._told_count = 0
-        while self._settled:
-            batch, group = self._settled[0]
-            for pending, refusal in group.refused:
-                pending.fail(refusal)
-            for pending, result in group.acknowledged:
-                pending.succeed(result)
-            self._told_count += len(batch.appends)
-            self._finish(batch)
-            del self._settled[0]
+        """Finish what is settled. Callbacks are left for when no lock is held.
 
-    def _finish(self, batch: Batch) -> None:
-        batch.open()
-        self._due += [pending for pending in batch.appends if pending.has_callbacks]
-        batch.appends.clear()  # they know their batch: a circle would wait for the collector
+        Can be repeated when it was interrupted.
+        """
+        self._expected_count = self._backlog.put_count
+        for batch in self._backlog.taken():
+            if batch.outcomes is None:
+                return
+            for pending, outcome in zip(batch.appends, batch.outcomes, strict=True):
+                pending.finish(outcome)
+            batch.open()
+            self._expected_count += len(batch.appends)
+            self._due += [pending for pending in batch.appends if pending.callbacks]
+            self._backlog.drop()
+            batch.appends.clear()  # they know their batch: a circle would wait for the collector
 
-    def _fail(self, batch: Batch, error: CalveError) -> None:
-        for pending in batch.appends:
-            pending.fail(error)
-        self._finish(batch)
+    def _tell_all(self) -> None:
+        """Finish everything that was taken, also what an interrupt left without an outcome."""
+        for batch in self._backlog.taken():
+            if batch.outcomes is None:
+                unknown = unknown_outcome("whoever wrote them was interrupted")
+                batch.outcomes = [unknown] * len(batch.appends)
+        self._tell()
         if self._journal.failure is not None:
             self._refuse_from_now_on(self._journal.refusal)
 
     def _refuse_from_now_on(self, refuse: Callable[[], CalveError]) -> None:
         self._backlog.shut(refuse)
         while batch := self._backlog.take():
-            for pending in batch.appends:
-                pending.fail(refuse())
-            self._finish(batch)
+            batch.outcomes = [refuse() for _ in batch.appends]
+        self._tell()
 
     def _call_back(self) -> None:
         """Run the callbacks that are due.
@@ -243,7 +242,7 @@ class GroupLeader:
         try:
             pending.call_back()
         finally:
-            if pending.has_callbacks:
+            if pending.callbacks:
                 self._due.append(pending)
 
     def _run(self) -> None:
@@ -251,9 +250,8 @@ class GroupLeader:
             self._keep_writing()
         except BaseException as error:
             # Nobody sees this thread die; those who wait for it must be told.
-            self._journal.fence(f"its thread met {type(error).__name__}: {error}")
-            self._refuse_from_now_on(self._journal.refusal)
-            self._call_back()
+            with self.holding():
+                self._journal.fence(f"its thread met {type(error).__name__}: {error}")
             raise
 
     def _keep_writing(self) -> None:
@@ -263,43 +261,36 @@ class GroupLeader:
             self._wake.wait(tick)
             self._wake.clear()
             while self._backlog:
-                self._write_under_load()
+                self._lead_under_load()
             with self.holding():
                 self._do_what_is_due()
+            self._is_thread_awake = False
+            if self._backlog:
+                self.wake()  # it came before that was seen
+
+    def _lead_under_load(self) -> None:
+        with self._turnstile:
+            pass  # whoever wants to rotate, trim or close gets a turn
+        with self._leading(nullcontext()):
+            self._write_under_load()
 
     def _write_under_load(self) -> None:
-        """One group by the log's thread, which goes on leading while there is more.
+        """Group after group by the log's thread, until somebody else wants a turn.
 
-        It holds the outcome back until the next group is written: threads that wake sooner fight
+        It holds each outcome back until the next group is written: threads that wake sooner fight
         with the one that encodes for the interpreter's lock. Not for large appends, and not when
         callbacks come first.
         """
-        with self._turnstile:  # so that whoever wants to rotate, trim or close gets a turn
-            self._lead.acquire()
-        goes_on = False
-        try:
+        goes_on = True
+        while goes_on:
             self._write_some()
-            if not self._due:
-                self._let_them_come_back()
-                goes_on = self._backlog.begins_with_at_most(_HELD_BACK_BYTES)
-        finally:
-            if goes_on:
-                self._lead.release()
-            else:
-                self._stop_leading()
-
-    def _let_them_come_back(self) -> None:
-        """Pause while those that were just told come with their next appends, to take all along.
-
-        Ends as soon as nobody came during a pause.
-        """
-        before = -1
-        for _ in range(_PAUSES_MAX):
-            waiting = self._backlog.first_count
-            if not before < waiting < self._told_count:
+            if self._due or self._turnstile.locked():
                 return
-            before = waiting
-            time.sleep(_PAUSE_SECONDS)
+            if not self._backlog.is_waiting:
+                self._tell()
+            # Those that were just told may come with their next appends.
+            self._backlog.gather(self._expected_count)
+            goes_on = self._backlog.begins_with_at_most(_HELD_BACK_BYTES)
 
     def _do_what_is_due(self) -> None:
         journal = self._journal
@@ -334,8 +325,10 @@ class GroupLeader:
             self._write_all()
         finally:
             self._refuse_from_now_on(_closed)
+            cleanly = self._journal.failure is None and not self._is_releasing
+            self._is_releasing = True
+            self._journal.close(cleanly=cleanly)
             self._is_released = True
-            self._journal.close(cleanly=self._journal.failure is None)
 
     def close_copies(self) -> None:
         """In a forked process: close its descriptors, and leave the log alone."""

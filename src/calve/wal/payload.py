@@ -7,18 +7,23 @@ its bytes. Batches with dictionaries carry a whole IPC stream, because a message
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from calve.errors import InvalidRequest
-from calve.wal.frame import PAYLOAD_BYTES_MAX, ROWS_MAX, Flag, Kind, checksum
+from calve.wal.frame import PAYLOAD_BYTES_MAX, ROWS_MAX, Flag, Kind, checksum, checksum_of_pieces
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 SCHEMA_BYTES_MAX: Final = 1 << 22  # some 30,000 columns; it is written twice per segment
 
 _SMALL_BYTES: Final = 1 << 14
+_LARGE_COLUMN_BYTES: Final = 1 << 16  # then a copy costs more than writing in pieces
 _COLUMN_BYTES: Final = 200  # of Arrow's own metadata and padding
 
 UNDECODABLE: Final = (pa.ArrowException, OSError)  # what Arrow raises for bytes it cannot read
@@ -56,7 +61,8 @@ class EncodedPart(NamedTuple):
 
     kind: Kind
     flags: int
-    payload: memoryview
+    payload: Sequence[memoryview]  # in pieces: large columns are not copied
+    payload_bytes: int
     payload_sum: int
     row_count: int
     schema: EncodedSchema
@@ -162,24 +168,69 @@ def _rejected_batch(rows: Sequence[Rejected]) -> pa.RecordBatch:
 
 
 def _encode(kind: Kind, batch: pa.RecordBatch, schema: EncodedSchema) -> EncodedPart:
-    flags = Flag.STREAMED if schema.has_dictionaries else 0
-    payload = memoryview(_stream(batch) if flags else batch.serialize())
-    if flags:
-        # Arrow writes some streams that it cannot read: of a dictionary of a dictionary.
-        decode_batch(payload, flags, batch.schema)
-    if len(payload) > PAYLOAD_BYTES_MAX:
+    flags = 0
+    if schema.has_dictionaries:
+        flags = Flag.STREAMED
+        payload = _stream(batch)
+    elif batch.get_total_buffer_size() < _LARGE_COLUMN_BYTES * batch.num_columns:
+        payload = memoryview(batch.serialize())
+    else:
+        return _encode_large(kind, batch, schema)
+    size = _require_size(len(payload))
+    return EncodedPart(kind, flags, (payload,), size, checksum(payload), batch.num_rows, schema)
+
+
+def _require_size(size: int) -> int:
+    if size > PAYLOAD_BYTES_MAX:
         raise InvalidRequest(
-            f"a batch of {len(payload)} bytes is too large for one frame",
+            f"a batch of {size} bytes is too large for one frame",
             hint=f"split it; {PAYLOAD_BYTES_MAX} bytes are the most",
         )
-    return EncodedPart(kind, flags, payload, checksum(payload), batch.num_rows, schema)
+    return size
 
 
-def _stream(batch: pa.RecordBatch) -> pa.Buffer:
+def _stream(batch: pa.RecordBatch) -> memoryview:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue()
+    payload = memoryview(sink.getvalue())
+    # Arrow writes some streams that it cannot read: of a dictionary of a dictionary.
+    decode_batch(payload, Flag.STREAMED, batch.schema)
+    return payload
+
+
+def _encode_large(kind: Kind, batch: pa.RecordBatch, schema: EncodedSchema) -> EncodedPart:
+    """The very message that `RecordBatch.serialize` makes, over the batch's own buffers."""
+    pieces = _Pieces()
+    pa.ipc.new_stream(pa.PythonFile(pieces, "w"), batch.schema).write_batch(batch)
+    payload = pieces.behind(len(schema.payload))
+    size = _require_size(sum(map(len, payload)))
+    payload_sum = checksum_of_pieces(payload)
+    return EncodedPart(kind, 0, payload, size, payload_sum, batch.num_rows, schema)
+
+
+class _Pieces(io.RawIOBase):
+    """Keeps what is written to it, uncopied."""
+
+    def __init__(self) -> None:
+        self._pieces: list[memoryview] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Buffer, /) -> int:
+        piece = memoryview(content)
+        self._pieces.append(piece)
+        return len(piece)
+
+    def behind(self, skipped_bytes: int) -> list[memoryview]:
+        """Without the schema, which a stream begins with."""
+        kept = []
+        for piece in self._pieces:
+            if skipped_bytes < len(piece):
+                kept.append(piece[skipped_bytes:])
+            skipped_bytes = max(skipped_bytes - len(piece), 0)
+        return kept
 
 
 def decode_schema(payload: memoryview) -> pa.Schema:

@@ -10,7 +10,7 @@ import logging
 import operator
 import threading
 from copy import copy
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -67,6 +67,9 @@ class Acknowledgement(NamedTuple):
     is_repeat: bool = False
 
 
+Outcome: TypeAlias = Acknowledgement | CalveError
+
+
 class Leader(Protocol):
     """Whoever gets pending appends written."""
 
@@ -85,19 +88,15 @@ class PendingAppend:
     """Returned by `Log.submit`. Safe to share between threads."""
 
     __slots__ = (
-        "_callbacks", "_encoded", "_error", "_leader", "_result", "_rows",
-        "batch", "bytes_bound", "is_done", "producer", "producer_bytes", "sequence", "stream",
+        "_encoded", "_leader", "_outcome", "_rows",
+        "batch", "bytes_bound", "callbacks", "producer", "stream",
     )  # fmt: skip
 
     def __init__(
         self, stream: Stream, rows: Sequence[Part], producer: Producer | None, leader: Leader
     ) -> None:
         self.stream = stream
-        self.producer: str | None = None
-        self.sequence = 0
-        self.producer_bytes = b""
-        if producer is not None:
-            self.producer, self.sequence, self.producer_bytes = producer
+        self.producer = producer
         bytes_bound = 0
         for part in rows:
             bytes_bound += bytes_estimate(part) + _OVERHEAD_BYTES
@@ -106,10 +105,8 @@ class PendingAppend:
         self._rows = rows
         self._encoded: Sequence[EncodedPart] | None = None
         self._leader = leader
-        self.is_done = False
-        self._result: Acknowledgement | None = None
-        self._error: CalveError | None = None
-        self._callbacks: list[Callable[[PendingAppend], None]] = []
+        self._outcome: Outcome | None = None
+        self.callbacks: list[Callable[[PendingAppend], None]] = []  # those that nobody has run yet
 
     def encode(self) -> Sequence[EncodedPart]:
         """Make the frames' payloads, once. Whatever fails here is this caller's alone."""
@@ -127,24 +124,27 @@ class PendingAppend:
         return self._encoded
 
     @property
-    def has_callbacks(self) -> bool:
-        return bool(self._callbacks)
+    def is_done(self) -> bool:
+        return self._outcome is not None
 
     def wait(self, timeout_seconds: float | None = None) -> Acknowledgement:
         """Return when the rows are safe under the sync mode, or raise what prevented it."""
-        if not self.is_done:
+        if self._outcome is None:
             self._leader.lead_for(self)
-            if not self.is_done:
+            if self._outcome is None:
                 self._block(timeout_seconds)
-        if self._error is not None:
+        outcome = self._outcome
+        if isinstance(outcome, CalveError):
             # A copy: many may wait, and each raise adds its traceback to the object.
-            raise copy(self._error) from self._error.__cause__
-        assert self._result is not None
-        return self._result
+            raise copy(outcome) from outcome.__cause__
+        assert outcome is not None
+        return outcome
 
     def _block(self, timeout_seconds: float | None) -> None:
         assert self.batch is not None
-        if not self.batch.wait(timeout_seconds) and not self.is_done:
+        if timeout_seconds is None:
+            self.batch.wait()
+        elif not self.batch.wait_until(timeout_seconds):
             raise Unavailable(
                 f"no acknowledgement within {timeout_seconds} s",
                 hint="the rows may still arrive: wait again on the same handle",
@@ -156,28 +156,22 @@ class PendingAppend:
         No lock of the log is held meanwhile, so a callback may use the log in any way. A slow one
         delays other callbacks, but no write.
         """
-        self._callbacks.append(callback)
+        self.callbacks.append(callback)
         if self.is_done:
             self.call_back()
         else:
             self._leader.wake()
 
-    def succeed(self, result: Acknowledgement) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """The leader's, before it opens the batch."""
-        self._result = result
         self._rows = self._encoded = ()
-        self.is_done = True
-
-    def fail(self, error: CalveError) -> None:
-        self._error = error
-        self._rows = self._encoded = ()
-        self.is_done = True
+        self._outcome = outcome
 
     def call_back(self) -> None:
         """Run the callbacks that nobody has run yet. Not for holders of a lock."""
-        while self._callbacks:
+        while self.callbacks:
             try:
-                callback = self._callbacks.pop(0)
+                callback = self.callbacks.pop(0)
             except IndexError:
                 return  # another thread was faster
             try:

@@ -100,7 +100,7 @@ def control_header(kind: Kind, payload: Bytes, *, position: int, salt: int) -> H
 
 def frame_bytes(header: Header, payload: Bytes) -> bytes:
     """A whole frame without a producer."""
-    return b"".join((pack(header, b""), payload, padding(len(payload))))
+    return b"".join((pack(header), payload, padding(len(payload))))
 
 
 def encode_start(header: SegmentHeader, state: bytes) -> bytes:

@@ -105,6 +105,11 @@ class LogState:
             self.remove(header.stream)
         self.last_time_us = max(self.last_time_us, header.ingested_at_us)
 
+    def advance(self, ends: Iterable[tuple[int, int]], time_us: int) -> None:
+        """Take in rows that were placed where this state ends: streams, and where they end now."""
+        self.next_offsets.update(ends)
+        self.last_time_us = max(self.last_time_us, time_us)
+
     def apply_frame(self, frame: Frame) -> None:
         self.apply(frame.header, frame.producer, frame.payload)
 

@@ -85,10 +85,12 @@ class OpenSegment:
     def write(self, group: Group) -> None:
         """Append a group, or raise NotWritten with nothing changed."""
         self._write_or_cut(group.buffers)
-        add = self.index.add
-        for planned in group.frames:
-            add(planned.header)
-        self.schemas |= group.new_schemas
+        for stream, rows in group.rows.items():
+            if rows.offsets:
+                self.index.add_frames(stream, rows.offsets, rows.positions, rows.end, group.time_us)
+        for schema, position in group.new_schemas.items():
+            self.index.add_schema(schema, position)
+        self.schemas |= group.new_schemas.keys()
         self.position = group.position
         self._previous = (group.previous_stream, group.previous_end)
 
