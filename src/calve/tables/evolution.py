@@ -111,7 +111,7 @@ def evolve_partitioning(table: Table, *, add: Sequence[str] = (), drop: Sequence
     for expression, transform, column in added:
         refuse_redundant(transform, column, kept, expression)
     try:
-        transaction = table.transaction()
+        transaction = LeanTransaction(table)
         with transaction.update_spec() as update:
             for name in dropped:
                 update.remove_field(name)
