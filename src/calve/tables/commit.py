@@ -106,7 +106,7 @@ class TableCommit:
         if loaded.metadata.table_uuid != self.table.metadata.table_uuid:
             raise NotFound(
                 "the table was dropped and another one made under its name",
-                hint="look at the new one, then do the change again",
+                hint="`calve table describe` shows the new one; do the change again if it is meant",
             )
         self.table = loaded
         known = {each.snapshot_id for each in loaded.metadata.snapshots}

@@ -199,8 +199,9 @@ class _Judge:
         raise Conflict(
             f"{_named(table)}: partition {rows.partition} is fed by log {position.log}, and this "
             f"is log {rows.log}",
-            hint="bring back the log that belongs to the table; if it is lost, a new one begins at "
-            f"offset {position.offset} and has to name the old one as the log it replaces",
+            hint="`calve wal inspect` shows the log that is here; bring back the table's. If it "
+            f"is lost, a new one begins at offset {position.offset} and has to name the old one as "
+            "the log that it replaces",
             context={"found": str(rows.log), "expected": str(position.log)},
         )
 
