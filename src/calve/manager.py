@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from calve.connections import Connections, LakeSource, settings_of
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from calve.changes import Change
+    from calve.maintenance.verification import Verification
     from calve.query.rows import Rows
 
 Engine: TypeAlias = Literal["python", "spark"]
@@ -294,6 +297,23 @@ class IcebergManager:
         """
         age = timedelta(days=older_than_days)
         return orphans.remove_orphans(self._lake.catalog.load_table(table), age, dry_run=dry_run)
+
+    def verify_topic(
+        self, topic: str, *, log: str | PathLike[str] | None = None, orphans: bool = False
+    ) -> Verification:
+        """Prove that each offset of a topic is in its table once.
+
+        The lake's own log is looked at too, if it has the topic, or the one in a directory.
+        """
+        from calve.maintenance.verify import verify_topic
+
+        return verify_topic(
+            self._lake.catalog,
+            topic,
+            log=Path(log) if log is not None else None,
+            own_log=self._lake.settings.wal.path,
+            with_orphans=orphans,
+        )
 
     def evolve_schema(self, table: str, *changes: SchemaChange) -> TableDescription:
         """Apply several changes in one commit, or none of them."""

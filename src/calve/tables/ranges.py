@@ -33,7 +33,6 @@ class Range:
     count: int
 
     def __post_init__(self) -> None:
-        assert self.first >= 0
         assert 0 < self.count <= self.end - self.first
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,11 +31,27 @@ class Runs:
     @classmethod
     def of_pairs(cls, pairs: Iterable[tuple[int, int]]) -> Runs:
         listed = np.array([pair for pair in pairs if pair[0] < pair[1]], np.int64).reshape(-1, 2)
-        ordered = listed[np.argsort(listed[:, 0], kind="stable")]
-        reached = np.maximum.accumulate(ordered[:, 1])
-        starts = np.flatnonzero(np.append(True, ordered[1:, 0] > reached[:-1]))[: len(ordered)]
-        last = np.append(starts[1:] - 1, len(ordered) - 1)[: len(starts)]
-        return cls(ordered[starts, 0], reached[last])
+        return cls._merged(listed[:, 0], listed[:, 1])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Runs]) -> Runs:
+        """All of them together."""
+        if len(parts) <= 1:
+            return parts[0] if parts else cls.empty()
+        return cls._merged(
+            np.concatenate([part.firsts for part in parts]),
+            np.concatenate([part.ends for part in parts]),
+        )
+
+    @classmethod
+    def _merged(cls, firsts: NDArray[np.int64], ends: NDArray[np.int64]) -> Runs:
+        """Runs in any order, overlapping or not."""
+        if not len(firsts):
+            return cls.empty()
+        order = np.argsort(firsts, kind="stable")
+        firsts, reached = firsts[order], np.maximum.accumulate(ends[order])
+        breaks = np.flatnonzero(firsts[1:] > reached[:-1])
+        return cls(firsts[np.append(0, breaks + 1)], reached[np.append(breaks, len(firsts) - 1)])
 
     @classmethod
     def of_sorted(cls, offsets: NDArray[np.int64]) -> Runs:
