@@ -125,7 +125,9 @@ class Coverage:
 
 def _runs(bits: Bits, number: int) -> Runs:
     start = number * CHUNK_OFFSETS
-    if bits is _FULL:
+    if bits is _FULL or (bits == 0xFF).all():
         return Runs.of_pairs([(start, start + CHUNK_OFFSETS)])
-    turns = np.flatnonzero(np.diff(np.unpackbits(bits), prepend=0, append=0)) + start
+    padded = np.zeros(CHUNK_OFFSETS + 2, np.bool_)
+    padded[1:-1] = np.unpackbits(bits)
+    turns = np.flatnonzero(padded[1:] != padded[:-1]) + start
     return Runs(turns[::2], turns[1::2])
