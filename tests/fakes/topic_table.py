@@ -13,9 +13,9 @@ from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from calve.tables.catalog import LakeCatalog
-from calve.tables.commit import TableCommit
 from calve.tables.data_files import new_operation_id, write_data_files
-from calve.tables.positions import Position, position_property, range_summary
+from calve.tables.offsets import LogRange, commit_range, range_operation_id
+from calve.tables.positions import committed_position
 from calve.tables.schemas import arrow_schema
 from calve.tables.staging import Edit
 
@@ -68,20 +68,16 @@ def feed(
     *,
     name: str = "t",
     partition: int = 0,
-    start: int | None = None,
     end: int | None = None,
     log: UUID = LOG,
     checksum: str = "",
 ) -> int:
-    """Commit rows with these offsets, and that the table has come to `end` with them."""
+    """Commit rows with these offsets, as all that the log had up to `end`; the snapshot's id."""
     listed = list(offsets)
     table = catalog.load_table(name)
+    position = committed_position(table, partition)
+    start = position.offset if position else 0
+    rows = LogRange(partition, log, start, max(listed) + 1 if end is None else end, checksum)
     files = data_files(table, topic_rows(listed, partition))
-    first = min(listed) if start is None else start
-    reached = max(listed) + 1 if end is None else end
-
-    def stamp(snapshot_id: int) -> dict[str, str]:
-        return position_property(partition, Position(log, reached, checksum, snapshot_id))
-
-    edit = Edit(added=files, summary=range_summary(partition, first, reached), properties=stamp(0))
-    return TableCommit(table).append(edit).snapshot_id
+    operation = range_operation_id(rows)
+    return commit_range(table, rows, Edit(added=files), operation_id=operation).position.snapshot_id

@@ -210,7 +210,7 @@ def test_offsets_outside_the_bounds_of_their_file_are_a_defect(catalog: LakeCata
     field = table.schema().find_field("_calve_offset").field_id
     file.lower_bounds[field] = file.upper_bounds[field]
     edit(catalog, Edit(added=[file]))
-    feed(catalog, [], start=200, end=200)
+    feed(catalog, [], end=200)
     found = verified(catalog)
     assert not found.is_sound
     assert file.file_path in found.problems[0]
