@@ -9,7 +9,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.typedef import EMPTY_DICT
 
-from calve.tables.staging import Edit, _Snapshot, _Transaction
+from calve.tables.staging import Edit, _Snapshot
+from calve.tables.transaction import LeanTransaction
 
 
 class _Compaction(_Snapshot):
@@ -37,11 +38,11 @@ class _Forgetful(_Snapshot):
 
 def compact(table: Table, removed: Iterable[DataFile], added: Sequence[DataFile] = ()) -> int:
     """Replace files by others, which should hold the same rows."""
-    return _commit(table, _Compaction(_Transaction(table), Edit(added, list(removed)), "main"))
+    return _commit(table, _Compaction(LeanTransaction(table), Edit(added, list(removed)), "main"))
 
 
 def forget(table: Table, paths: Iterable[str]) -> int:
-    producer = _Forgetful(_Transaction(table), Edit(), "main")
+    producer = _Forgetful(LeanTransaction(table), Edit(), "main")
     producer.lost = frozenset(paths)
     return _commit(table, producer)
 

@@ -27,6 +27,7 @@ from calve.tables.feeding import require_topic
 from calve.tables.orphans import data_orphans
 from calve.tables.positions import Position, committed_position, committed_positions
 from calve.tables.ranges import Ranges
+from calve.tables.reached import is_on_line
 from calve.tables.removal_history import Ancestor, ancestors, taken_out, unrecorded
 from calve.tables.removals import Removals, recorded_ids
 from calve.tables.runs import Runs
@@ -151,16 +152,13 @@ class _Audit:
 
     def _problems(self, partition: int) -> tuple[str, ...]:
         position = self._positions.get(partition)
-        if position is None:
-            return ()
-        line = {each.id for each in ancestors(self._table)}
-        is_kept = self._table.snapshot_by_id(position.snapshot_id) is not None
-        if position.snapshot_id in line or not is_kept:
+        if position is None or is_on_line(self._table, position):
             return ()
         told = (
             f"snapshot {position.snapshot_id}, which brought the table to offset "
             f"{position.offset}, is no longer part of it: somebody has set the table back without "
-            "Calve (`calve table rollback --replay` takes the rows from the log again)"
+            "Calve (`calve table rollback` to its current snapshot records the rows as removed, "
+            "with --replay it has them taken from the log again)"
         )
         return (told,)
 

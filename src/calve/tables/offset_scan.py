@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PARTITION: Final = "_calve_partition"
 OFFSET: Final = "_calve_offset"
+OFFSET_COLUMNS: Final = (PARTITION, OFFSET)
 # Deletes that belong to several files are read once for so many of them.
 GROUP_FILES: Final = 64
 
@@ -74,7 +75,7 @@ def offset_files(table: Table, snapshot_id: int | None) -> list[OffsetFile]:
 
 def has_offsets(table: Table) -> bool:
     names = {field.name for field in table.schema().fields}
-    return {PARTITION, OFFSET} <= names
+    return names.issuperset(OFFSET_COLUMNS)
 
 
 class OffsetReader:
@@ -85,20 +86,38 @@ class OffsetReader:
         self._is_numbered = has_offsets(table)
 
     def pieces(self, file: OffsetFile) -> Iterator[Piece]:
-        columns = (PARTITION, OFFSET) if self._is_numbered else self._reader.any_column()
+        columns = OFFSET_COLUMNS if self._is_numbered else self._reader.any_column()
         for batch in self._reader.batches(file.task, columns):
             yield _piece(batch) if self._is_numbered else Piece(batch.num_rows, {})
 
 
 def read_offsets(table: Table, files: Sequence[OffsetFile]) -> dict[int, Runs]:
     """All offsets of some files, by partition."""
+
+    def pieces() -> Iterator[Piece]:
+        for group in grouped(files):
+            reader = OffsetReader(table, group)
+            for file in group:
+                yield from reader.pieces(file)
+
+    return _joined(pieces())
+
+
+def offset_runs(rows: Iterable[pa.RecordBatch | pa.Table]) -> dict[int, Runs]:
+    """All offsets of rows, by partition; both columns must be there."""
+    batches = (
+        batch
+        for part in rows
+        for batch in (part.to_batches() if isinstance(part, pa.Table) else [part])
+    )
+    return _joined(map(_piece, batches))
+
+
+def _joined(pieces: Iterable[Piece]) -> dict[int, Runs]:
     found: defaultdict[int, list[Runs]] = defaultdict(list)
-    for group in grouped(files):
-        reader = OffsetReader(table, group)
-        for file in group:
-            for piece in reader.pieces(file):
-                for partition, offsets in piece.offsets.items():
-                    found[partition].append(Runs.of_sorted(offsets))
+    for piece in pieces:
+        for partition, offsets in piece.offsets.items():
+            found[partition].append(Runs.of_sorted(offsets))
     return {partition: Runs.joined(parts) for partition, parts in found.items()}
 
 
@@ -129,10 +148,11 @@ def offset_change(
     if within is not None:
         gone, new = ([f for f in files if f.may_hold(within)] for files in (gone, new))
     lost, added = read_offsets(table, gone), read_offsets(table, new)
-    return OffsetChange(_minus(lost, added), _minus(added, lost))
+    return OffsetChange(without(lost, added), without(added, lost))
 
 
-def _minus(these: Mapping[int, Runs], those: Mapping[int, Runs]) -> dict[int, Runs]:
+def without(these: Mapping[int, Runs], those: Mapping[int, Runs]) -> dict[int, Runs]:
+    """The offsets that are in the one and not in the other."""
     left = {key: runs.minus(those.get(key, Runs.empty())) for key, runs in these.items()}
     return {key: runs for key, runs in left.items() if len(runs)}
 
