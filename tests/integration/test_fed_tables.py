@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +60,11 @@ def offsets(manager: IcebergManager, where: str | None = None) -> list[int | Non
 
 
 def test_inserts_by_hand_are_refused_with_the_way_to_produce(manager: IcebergManager) -> None:
-    for change in (
+    changes: list[Callable[[], object]] = [
         lambda: manager.insert_data("t", [{"id": 1}]),
         lambda: manager.upsert_data("t", [{"id": 1}], ["id"]),
-    ):
+    ]
+    for change in changes:
         with pytest.raises(InvalidRequest, match="topic t feeds the table") as caught:
             change()
         assert "calve produce" in (caught.value.hint or "")
@@ -120,11 +121,9 @@ def test_a_delete_records_the_offsets_in_the_same_commit(
 def test_a_delete_that_meets_another_records_both(
     manager: IcebergManager, catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = rewrite.with_record
-
     def once(*given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(rewrite, "with_record", before)
-        edit = before(*given, **named)
+        monkeypatch.setattr(rewrite, "with_record", recording.with_record)
+        edit = recording.with_record(*given, **named)
         delete_rows(catalog, "t", "id = 3")
         return edit
 
