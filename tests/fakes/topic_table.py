@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
+from calve.maintenance import coverage
 from calve.tables.catalog import LakeCatalog
 from calve.tables.data_files import new_operation_id, write_data_files
 from calve.tables.offsets import LogRange, commit_range, range_operation_id
@@ -81,3 +85,13 @@ def feed(
     files = data_files(table, topic_rows(listed, partition))
     operation = range_operation_id(rows)
     return commit_range(table, rows, Edit(added=files), operation_id=operation).position.snapshot_id
+
+
+@contextmanager
+def small_chunks() -> Iterator[None]:
+    """Have the auditor settle what it has counted after few offsets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coverage, "CHUNK_OFFSETS", 64)
+        patch.setattr(coverage, "_FULL", np.full(8, 0xFF, np.uint8))
+        patch.setattr(coverage, "_RUN_OFFSETS_MIN", 4)
+        yield

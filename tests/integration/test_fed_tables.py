@@ -114,6 +114,7 @@ def test_a_delete_records_the_offsets_in_the_same_commit(
         (first.snapshot_id,),
         (second.snapshot_id,),
     }
+    assert recording.record_removals(table) is None
     manager.expire_snapshots("t", 0)
     assert ",".join(map(str, report(manager).removed)) == "0-11,150-151"
 

@@ -21,7 +21,7 @@ from calve.tables.schemas import define_table
 from calve.tables.staging import Edit
 from tests.fakes.defects import compact, forget
 from tests.fakes.delete_files import delete_equal, delete_positions
-from tests.fakes.topic_table import data_files, feed, make_topic_table, topic_rows
+from tests.fakes.topic_table import data_files, feed, make_topic_table, small_chunks, topic_rows
 
 
 @pytest.fixture
@@ -226,6 +226,18 @@ def test_others_may_commit_meanwhile(catalog: LakeCatalog, monkeypatch: pytest.M
     monkeypatch.setattr(verify, "sweep", sweeping)
     found = verified(catalog)
     assert (found.is_sound, found.snapshot_id, only(found).committed) == (True, first, 100)
+
+
+def test_files_that_overlap_are_counted_before_their_offsets_are_settled(
+    catalog: LakeCatalog,
+) -> None:
+    with small_chunks():
+        table = catalog.load_table("t")
+        files = [data_files(table, topic_rows(range(k, 600 + k, 20))) for k in range(20)]
+        edit(catalog, Edit(added=[file for each in reversed(files) for file in each]))
+        feed(catalog, [], end=600)
+        found = verified(catalog)
+        assert (found.is_sound, only(found).beyond) == (True, ())
 
 
 def test_a_table_that_no_topic_feeds_says_so(catalog: LakeCatalog) -> None:

@@ -132,22 +132,26 @@ def test_a_log_that_goes_on_meanwhile_is_no_contradiction(
     """Rows are appended, committed and let go of between the looks at table and log."""
     committed(lake.catalog, log, stream, 40, range(40))
     load = LakeCatalog.load_table
-    looks = 0
+    looks = newest = 0
 
     def loading(catalog: LakeCatalog, name: TableName | str) -> object:
-        nonlocal looks
+        nonlocal looks, newest
         looks += 1
+        if looks == newest:
+            append(log, stream, 110, 120)
+            committed(lake.catalog, log, stream, 120, range(100, 120))
         table = load(catalog, name)
         if looks == 1:
             committed(lake.catalog, log, stream, 100, range(40, 100))
             log.rotate()
             append(log, stream, 100, 110)
             assert log.trim({stream.id: 100})
+            newest = looks + 1
         return table
 
     monkeypatch.setattr(LakeCatalog, "load_table", loading)
     found = verified(lake.tables, log)
-    assert looks > 1
+    assert looks > newest
     assert (found.is_sound, found.partitions[0].committed) == (True, 40)
     state = found.partitions[0].log
     assert state is not None

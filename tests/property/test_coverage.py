@@ -10,18 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calve.maintenance import coverage as module
 from calve.maintenance.coverage import Coverage
+from tests.fakes.topic_table import small_chunks
 
 END = 500
 
 
 @pytest.fixture(autouse=True)
-def small_chunks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "CHUNK_OFFSETS", 64)
-        patch.setattr(module, "_FULL", np.full(8, 0xFF, np.uint8))
-        patch.setattr(module, "_RUN_OFFSETS_MIN", 4)
+def chunks() -> Iterator[None]:
+    with small_chunks():
         yield
 
 

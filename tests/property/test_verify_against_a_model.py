@@ -26,7 +26,7 @@ from calve.tables.ranges import Range
 from calve.tables.recording import record_removals
 from calve.tables.staging import Edit
 from tests.fakes.defects import compact, forget
-from tests.fakes.topic_table import data_files, feed, make_topic_table, topic_rows
+from tests.fakes.topic_table import data_files, feed, make_topic_table, small_chunks, topic_rows
 
 Row = tuple[int, int]
 PARTITIONS = 3
@@ -216,7 +216,7 @@ def check(history: History) -> None:
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_auditor_agrees_with_a_model(steps: list[Step], defects: list[Step], seed: int) -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    with small_chunks(), tempfile.TemporaryDirectory() as directory:
         data = str(Path(directory) / "lake")
         with LakeCatalog(load_settings(flags={"data": data}, environ={}).settings) as catalog:
             history = History(catalog, random.Random(seed))

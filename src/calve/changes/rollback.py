@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calve.errors import Conflict, InvalidRequest
+from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.model import TableName
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
@@ -46,18 +46,25 @@ def roll_back_fed(
         )
     commit = TableCommit(table)
 
-    def attempt() -> Committed:
+    def attempt() -> Committed | CalveError:
         current = commit.table
-        wanted = require_rollback(current, snapshot_id, force=force)
-        plan = _Plan.of(current, snapshot_id)
-        if replay_from is not None:
-            plan = plan.replaying(current, snapshot_id, replay_from)
+        try:
+            wanted = require_rollback(current, snapshot_id, force=force)
+            plan = _Plan.of(current, snapshot_id)
+            if replay_from is not None:
+                plan = plan.replaying(current, snapshot_id, replay_from)
+        except CalveError as refusal:
+            # Trying again would not help, as it does with a commit that met another.
+            return refusal
         if wanted.is_current and not plan.changes(current):
             return Committed(snapshot_id, current)
         return commit.attempt(plan.edit(current, snapshot_id))
 
     with translating():
-        return commit.repeat(attempt).snapshot_id
+        outcome = commit.repeat(attempt)
+    if isinstance(outcome, CalveError):
+        raise outcome
+    return outcome.snapshot_id
 
 
 @dataclass(frozen=True, slots=True)
