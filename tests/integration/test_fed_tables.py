@@ -17,10 +17,13 @@ from calve.model import TableName
 from calve.tables import recording
 from calve.tables.catalog import LakeCatalog
 from calve.tables.column_memory import ColumnMemory
+from calve.tables.commit import TableCommit
 from calve.tables.evolution import AddColumn, DropColumn, RenameColumn
 from calve.tables.positions import Position, committed_position
 from calve.tables.removals import Removals
+from calve.tables.staging import Edit
 from calve.wal import Log, LogOptions, Stream
+from tests.fakes.delete_files import delete_equal
 from tests.fakes.oracle import rows as log_rows
 from tests.fakes.topic_table import feed, make_topic_table
 
@@ -168,6 +171,16 @@ def test_a_record_that_was_cut_short_is_made_up_for_before_snapshots_expire(
     manager.expire_snapshots("t", 0)
     assert removed(catalog) == "0-10"
     assert report(manager).rows == 190
+
+
+def test_deletes_that_only_spark_reads_do_not_keep_snapshots_from_expiring(
+    manager: IcebergManager, catalog: LakeCatalog
+) -> None:
+    file = next(iter(catalog.load_table("t").scan(row_filter="id = 150").plan_files())).file
+    delete_equal(catalog.load_table("t"), "id", [50])
+    TableCommit(catalog.load_table("t")).attempt(Edit(removed=[file]))
+    assert recording.record_removals(catalog.load_table("t")) is None
+    assert manager.expire_snapshots("t", 0).snapshot_ids
 
 
 def test_a_rollback_keeps_the_committed_offset_and_records_the_rows(

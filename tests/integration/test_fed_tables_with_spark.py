@@ -80,3 +80,15 @@ def test_what_others_do_with_spark_is_told_from_a_defect(spark_lake: Lake, mode:
     assert spark_lake.tables.verify_topic("t").unnumbered_rows == 1
     spark_lake.tables.expire_snapshots("t", 0)
     assert gone(report(spark_lake)) == recorded(spark_lake) == "5-6,7-8,105-106,205-206"
+
+
+def test_deletion_vectors_are_honoured(spark_lake: Lake) -> None:
+    make(spark_lake, write__delete__mode="merge-on-read")
+    spark = spark_lake.spark()
+    spark.sql("ALTER TABLE default.default.t SET TBLPROPERTIES ('format-version' = '3')")
+    spark.sql("DELETE FROM default.default.t WHERE id = 40 OR id = 250")
+    tasks = spark_lake.catalog.load_table("t").scan().plan_files()
+    forms = {delete.file_format for task in tasks for delete in task.delete_files}
+    assert forms == {"PUFFIN"}
+    assert gone(report(spark_lake)) == "40-41,250-251"
+    spark_lake.tables.expire_snapshots("t", 3)

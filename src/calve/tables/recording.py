@@ -7,17 +7,22 @@ else; until then the snapshots themselves tell, as long as they are kept.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Final
 
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
+from calve.errors import InvalidRequest, NotFound
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.feeding import feeding_topic
 from calve.tables.removal_history import taken_out, unrecorded
 from calve.tables.removals import Removals, recorded
-from calve.tables.staging import Edit
+from calve.tables.staging import FORMAT_VERSION_MAX, Edit
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 def with_record(table: Table, edit: Edit, removals: Removals, *, branch: str) -> Edit:
@@ -40,9 +45,9 @@ def record_removals(table: Table, snapshot_ids: Collection[int] | None = None) -
     """Record what kept snapshots took out and nobody recorded; all of them, or those named.
 
     The snapshot of the record, or None where there was nothing to record. Snapshots are left out
-    whose parent has expired: what they took out can no longer be read.
+    whose parent has expired, or that only Spark can read: nobody may be kept from expiry by them.
     """
-    if feeding_topic(table) is None:
+    if feeding_topic(table) is None or table.format_version > FORMAT_VERSION_MAX:
         return None
     commit = TableCommit(table)
 
@@ -64,6 +69,13 @@ def _unrecorded(table: Table, wanted: Collection[int] | None) -> tuple[Removals,
             continue
         if snapshot.parent_id is None or table.snapshot_by_id(snapshot.parent_id) is None:
             continue
-        removals = removals.merged(Removals.of_runs(taken_out(table, snapshot)))
+        try:
+            removals = removals.merged(Removals.of_runs(taken_out(table, snapshot)))
+        except (InvalidRequest, NotFound) as error:
+            _LOG.warning(
+                "what a snapshot removed cannot be recorded",
+                extra={"snapshot": snapshot.id, "reason": error.message},
+            )
+            continue
         ids.append(snapshot.id)
     return removals, ids
