@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from calve.connections import Connections, LakeSource, settings_of
@@ -20,6 +22,7 @@ from calve.tables import evolution, expiry, orphans, references, snapshots
 from calve.tables.describe import TableDescription, describe_table
 from calve.tables.evolution import SchemaChange, TypeSource
 from calve.tables.expiry import Expiry
+from calve.tables.feeding import feeding_topic, refuse_loss
 from calve.tables.orphans import RemovedFiles
 from calve.tables.references import Reference
 from calve.tables.schemas import SchemaSource, define_table
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from calve.changes import Change
+    from calve.maintenance.verification import Verification
     from calve.query.rows import Rows
 
 Engine: TypeAlias = Literal["python", "spark"]
@@ -103,16 +107,25 @@ class IcebergManager:
         parsed = TableName.parse(table)
         return describe_table(parsed, self._lake.catalog.load_table(parsed))
 
-    def rename_table(self, table: str, new_name: str) -> TableDescription:
-        """Give the table another name. Its files stay where they are."""
+    def rename_table(self, table: str, new_name: str, *, force: bool = False) -> TableDescription:
+        """Give the table another name. Its files stay where they are.
+
+        A table that a topic feeds only with `force`: the topic does not find it any more.
+        """
         parsed = TableName.parse(new_name)
+        refuse_loss(self._lake.catalog.load_table(table), force=force)
         return describe_table(parsed, self._lake.catalog.rename_table(table, parsed))
 
-    def drop_table(self, table: str, *, purge: bool = False, dry_run: bool = False) -> RemovedFiles:
-        """Take the table out of the catalog; with `purge`, delete its files too."""
+    def drop_table(
+        self, table: str, *, purge: bool = False, dry_run: bool = False, force: bool = False
+    ) -> RemovedFiles:
+        """Take the table out of the catalog; with `purge`, delete its files too.
+
+        A table that a topic feeds only with `force`: the topic stops with an error.
+        """
+        refuse_loss(self._lake.catalog.load_table(table), force=force)
         if purge:
             return orphans.drop_and_purge(self._lake.catalog, table, dry_run=dry_run)
-        self._lake.catalog.load_table(table)
         if not dry_run:
             self._lake.catalog.drop_table(table)
         return RemovedFiles((), 0, dry_run)
@@ -125,16 +138,24 @@ class IcebergManager:
         format: str | None = None,  # noqa: A002
         branch: str | None = None,
         progress: Callable[[int], None] | None = None,
+        force: bool = False,
     ) -> Change:
         """Add rows: pandas, Polars, Arrow, dicts, or the path of a CSV, JSON or Parquet file.
 
         Columns are matched by name. Files are streamed, so they may be bigger than memory;
-        `progress` is told how many rows have been written.
+        `progress` is told how many rows have been written. Into a table that a topic feeds only
+        with `force`: the rows have no offset, so that subscriptions do not see them.
         """
         from calve.changes import insert_rows
 
         return insert_rows(
-            self._lake.catalog, table, data, format=format, branch=branch, progress=progress
+            self._lake.catalog,
+            table,
+            data,
+            format=format,
+            branch=branch,
+            progress=progress,
+            force=force,
         )
 
     def update_data(
@@ -175,7 +196,7 @@ class IcebergManager:
             return delete_with_spark(catalog, spark, table, condition, branch=branch)
         return delete_rows(catalog, table, condition, branch=branch)
 
-    def upsert_data(
+    def upsert_data(  # noqa: PLR0913
         self,
         table: str,
         data: object,
@@ -184,11 +205,13 @@ class IcebergManager:
         format: str | None = None,  # noqa: A002
         branch: str | None = None,
         engine: Engine = "python",
+        force: bool = False,
     ) -> Change:
         """Change the rows that have the keys of these, and add the others.
 
         A column that the data lacks, or that a dict does not name, keeps its value in a row that is
-        there and is null in a new one.
+        there and is null in a new one. In a table that a topic feeds only with `force`: new rows
+        have no offset.
         """
         from calve.changes import upsert_rows, upsert_with_spark
 
@@ -196,9 +219,9 @@ class IcebergManager:
         if _is_spark(engine):
             spark = self._lake.spark()
             return upsert_with_spark(
-                catalog, spark, table, data, keys, format=format, branch=branch
+                catalog, spark, table, data, keys, format=format, branch=branch, force=force
             )
-        return upsert_rows(catalog, table, data, keys, format=format, branch=branch)
+        return upsert_rows(catalog, table, data, keys, format=format, branch=branch, force=force)
 
     def query_table(
         self,
@@ -253,11 +276,28 @@ class IcebergManager:
     def get_current_snapshot(self, table: str) -> Snapshot | None:
         return snapshots.current_snapshot(self._lake.catalog.load_table(table))
 
-    def rollback(self, table: str, snapshot_id: int, *, force: bool = False) -> Snapshot:
+    def rollback(
+        self,
+        table: str,
+        snapshot_id: int,
+        *,
+        force: bool = False,
+        replay: bool = False,
+        log: str | PathLike[str] | None = None,
+    ) -> Snapshot:
         """Make an earlier snapshot the current one again; nothing is deleted.
 
-        Only an ancestor of the current one is taken, unless forced.
+        Only an ancestor of the current one is taken, unless forced. The rows that a table loses
+        which a topic feeds are recorded as removed, in a snapshot on top of the old one; with
+        `replay` they come again from the topic's log, the lake's own or that in a directory.
         """
+        loaded = self._lake.catalog.load_table(table)
+        if replay or feeding_topic(loaded) is not None:
+            from calve.changes.rollback import roll_back_fed
+
+            place = (Path(log) if log else self._lake.settings.wal.path) if replay else None
+            made = roll_back_fed(loaded, snapshot_id, force=force, replay_from=place)
+            return snapshots.snapshot_by_id(self._lake.catalog.load_table(table), made)
 
         def go_back(loaded: Table) -> Snapshot:
             snapshots.rollback(loaded, snapshot_id, force=force)
@@ -275,6 +315,9 @@ class IcebergManager:
         if older_than_days < 0:
             raise InvalidRequest("older_than_days is negative", hint="0 means everything but now")
         before = datetime.now(UTC) - timedelta(days=older_than_days)
+        if not dry_run:
+            # Of what an expired snapshot took out, nobody could tell any more.
+            self._record_removals(table)
         return self._change(
             table, lambda loaded: expiry.expire_snapshots(loaded, before, dry_run=dry_run)
         )
@@ -294,6 +337,23 @@ class IcebergManager:
         """
         age = timedelta(days=older_than_days)
         return orphans.remove_orphans(self._lake.catalog.load_table(table), age, dry_run=dry_run)
+
+    def verify_topic(
+        self, topic: str, *, log: str | PathLike[str] | None = None, orphans: bool = False
+    ) -> Verification:
+        """Prove that each offset of a topic is in its table once.
+
+        The lake's own log is looked at too, if it has the topic, or the one in a directory.
+        """
+        from calve.maintenance.verify import verify_topic
+
+        return verify_topic(
+            self._lake.catalog,
+            topic,
+            log=Path(log) if log is not None else None,
+            own_log=self._lake.settings.wal.path,
+            with_orphans=orphans,
+        )
 
     def evolve_schema(self, table: str, *changes: SchemaChange) -> TableDescription:
         """Apply several changes in one commit, or none of them."""
@@ -381,7 +441,9 @@ class IcebergManager:
         def publish(loaded: Table) -> Snapshot:
             return snapshots.snapshot_by_id(loaded, references.publish_branch(loaded, name))
 
-        return self._change(table, publish)
+        published = self._change(table, publish)
+        self._record_removals(table)
+        return published
 
     def close(self, error: BaseException | None = None) -> None:
         """Let go of the lake, if it was opened here."""
@@ -407,6 +469,11 @@ class IcebergManager:
         from calve.query.scan import read_view
 
         return read_view(view, where=where, columns=columns, limit=limit, spark=self._lake.spark)
+
+    def _record_removals(self, table: str) -> None:
+        from calve.tables.recording import record_removals
+
+        record_removals(self._lake.catalog.load_table(table))
 
     def _change(self, table: str, work: Callable[[Table], _T]) -> _T:
         return self._lake.catalog.change_table(table, work)

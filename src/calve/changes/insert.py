@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
+from calve.changes.by_hand import refuse_rows, unnumbered
 from calve.changes.change import Change
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
@@ -17,7 +18,7 @@ from calve.tables.staging import Edit
 Progress = Callable[[int], None]
 
 
-def insert_rows(
+def insert_rows(  # noqa: PLR0913
     catalog: LakeCatalog,
     name: TableName | str,
     data: object,
@@ -25,17 +26,20 @@ def insert_rows(
     format: str | None = None,  # noqa: A002
     branch: str | None = None,
     progress: Progress | None = None,
+    force: bool = False,
 ) -> Change:
     """Add all rows of `data` in one snapshot, or none.
 
-    `data` is whatever `open_input` takes. `progress` is told the number of rows read so far.
+    `data` is whatever `open_input` takes. `progress` is told the number of rows read so far. Into
+    a table that a topic feeds only with `force`.
     """
     table = catalog.load_table(name)
+    refuse_rows(table, force=force)
     commit = TableCommit(table, branch=branch)
     operation_id = new_operation_id("insert")
-    reader = open_input(data, schema=table.schema(), format=format)
+    rows = unnumbered(open_input(data, schema=table.schema(), format=format))
     files = write_data_files(
-        table, _counted(reader, progress) if progress else reader, operation_id=operation_id
+        table, _counted(rows, progress) if progress else rows, operation_id=operation_id
     )
     if not files:
         return Change(str(name), "insert", commit.branch, None)
@@ -54,9 +58,9 @@ def insert_rows(
     )
 
 
-def _counted(reader: pa.RecordBatchReader, progress: Progress) -> Iterator[pa.RecordBatch]:
+def _counted(batches: Iterable[pa.RecordBatch], progress: Progress) -> Iterator[pa.RecordBatch]:
     rows = 0
-    for batch in reader:
+    for batch in batches:
         rows += batch.num_rows
         yield batch
         progress(rows)

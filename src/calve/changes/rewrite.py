@@ -24,8 +24,11 @@ from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import DataFileWriter, new_operation_id
+from calve.tables.feeding import feeding_topic
 from calve.tables.planning import files_to_change
 from calve.tables.reading import FileReader
+from calve.tables.recording import with_record
+from calve.tables.removals import Removals
 from calve.tables.staging import Edit
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ class FileResult:
     outputs: tuple[DataFile, ...] = ()
     # What an operation wants to know of the file later, such as the keys that it has.
     found: pa.Array | None = None
+    removals: Removals = field(default_factory=Removals)
 
     @property
     def is_touched(self) -> bool:
@@ -61,6 +65,13 @@ class FileChanges:
     inserted_rows: int = 0
     updated_rows: int = 0
     deleted_rows: int = 0
+    removals: Removals = field(default_factory=Removals)
+
+    def replace(self, file: DataFile, result: FileResult) -> None:
+        """Have what became of a file take its place."""
+        self.removed.append(file)
+        self.added.extend(result.outputs)
+        self.removals = self.removals.merged(result.removals)
 
 
 Work: TypeAlias = Callable[[FileReader, "FileScanTask"], FileResult]
@@ -94,6 +105,11 @@ class Rewrite:
         """The table as it is worked on; a later attempt may work on a newer state."""
         return self._commit.table
 
+    @property
+    def is_fed(self) -> bool:
+        """Whether a topic feeds the table, so that rows have offsets."""
+        return feeding_topic(self.table) is not None
+
     def run(self, plan: Callable[[], FileChanges]) -> Change:
         """Plan and commit; plan again while others commit first.
 
@@ -107,7 +123,10 @@ class Rewrite:
             if not changes.removed and not changes.added:
                 raise _NothingToDo
             edit = Edit(changes.added, changes.removed, {"calve.operation": self._operation_id})
-            return self._commit.attempt(edit)
+            branch = self._commit.branch
+            return self._commit.attempt(
+                with_record(self.table, edit, changes.removals, branch=branch)
+            )
 
         try:
             snapshot_id = self._commit.repeat(attempt).snapshot_id

@@ -11,7 +11,9 @@ import pyarrow.compute as pc
 
 from calve.condition import Condition
 from calve.query.row_engine import RowEngine
+from calve.tables.offset_scan import OFFSET_COLUMNS, offset_runs
 from calve.tables.reading import FileReader
+from calve.tables.runs import Runs
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
@@ -77,3 +79,16 @@ def from_first_difference(pieces: Iterator[Piece]) -> Iterable[Piece] | None:
         held_bytes += kept.nbytes
         seen = [*seen, (kept, replaced)] if held_bytes < _HELD_BYTES else []
     return None
+
+
+def meant_offsets(reader: FileReader, task: FileScanTask, mask: pa.ChunkedArray) -> dict[int, Runs]:
+    """The offsets of those rows of a file that are meant, by partition."""
+    names = reader.among(OFFSET_COLUMNS)
+    if len(names) < len(OFFSET_COLUMNS):
+        return {}
+    start = 0
+    found = []
+    for batch in reader.batches(task, names):
+        found.append(batch.filter(mask.slice(start, batch.num_rows).combine_chunks()))
+        start += batch.num_rows
+    return offset_runs(found)

@@ -17,6 +17,7 @@ from calve.errors import InvalidRequest
 from calve.model import TableName
 from calve.query.row_engine import RowEngine
 from calve.tables.catalog import LakeCatalog
+from calve.tables.columns import OWN_PREFIX
 from calve.tables.condition_columns import condition_columns
 from calve.tables.inputs import open_input
 from calve.tables.nearest import meant
@@ -56,6 +57,10 @@ class Assignments:
                 raise InvalidRequest(
                     f"the table has no column {name!r}{meant(name, arrow.names)}",
                     hint=f"its columns are {', '.join(map(repr, arrow.names[:10]))}",
+                )
+            if name.startswith(OWN_PREFIX):
+                raise InvalidRequest(
+                    f"column {name!r} is Calve's own", hint="a row keeps its place in the topic"
                 )
             field = arrow.field(name)
             if not isinstance(value, Expression):
@@ -126,8 +131,7 @@ def update_rows(
             changes = FileChanges()
             for file, result in rewrite.results(condition.facts(), work):
                 if result.is_touched:
-                    changes.removed.append(file)
-                    changes.added.extend(result.outputs)
+                    changes.replace(file, result)
                     changes.updated_rows += result.changed_rows
             return changes
 

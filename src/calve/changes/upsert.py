@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from calve.changes.by_hand import refuse_rows, require_unnumbered
 from calve.changes.change import Change
 from calve.changes.keys import key_facts
 from calve.changes.rewrite import FileChanges, FileResult, Rewrite
@@ -19,6 +20,7 @@ from calve.errors import InvalidRequest
 from calve.model import TableName
 from calve.query.row_engine import RowEngine
 from calve.tables.catalog import LakeCatalog
+from calve.tables.columns import OWN_PREFIX
 from calve.tables.condition_columns import condition_columns
 from calve.tables.inputs import PartialRows, read_partial
 from calve.tables.nearest import meant
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 _SHOWN: Final = 5
 
 
-def upsert_rows(
+def upsert_rows(  # noqa: PLR0913
     catalog: LakeCatalog,
     name: TableName | str,
     data: object,
@@ -40,18 +42,22 @@ def upsert_rows(
     *,
     format: str | None = None,  # noqa: A002
     branch: str | None = None,
+    force: bool = False,
 ) -> Change:
     """Update the rows whose keys are in `data`, and insert those of `data` that have no row yet.
 
     A column that `data` leaves open keeps its value in a row that is there, and is null in a new
     one; a row of Python or JSON leaves open what it does not name. Rows that are equal already are
     left alone and not counted. Each key may come once in `data`, and none may be null. Rows of the
-    table without a key stay as they are. `data` is held in memory.
+    table without a key stay as they are. `data` is held in memory. In a table that a topic feeds
+    only with `force`: rows that are updated keep their offsets, new ones have none.
     """
     rewrite = Rewrite(catalog, name, "upsert", branch=branch)
+    refuse_rows(rewrite.table, force=force)
     schema = rewrite.table.schema()
     require_keys(keys, schema)
     source = read_partial(data, schema=schema, keys=keys, format=format)
+    require_unnumbered(source.rows)
     with RowEngine() as engine:
         require_one_row_for_each_key(engine, source.rows, keys)
         upsert = _Upsert(rewrite, engine, source, keys)
@@ -83,8 +89,7 @@ class _Upsert:
             if result.found is not None:
                 matched.append(result.found)
             if result.is_touched:
-                changes.removed.append(file)
-                changes.added.extend(result.outputs)
+                changes.replace(file, result)
                 changes.updated_rows += result.changed_rows
         new = self._numbers_without(matched)
         changes.added.extend(self._inserted(new))
@@ -123,7 +128,7 @@ class _Upsert:
 
     def _pieces(self, reader: FileReader, task: FileScanTask, matches: _Matches) -> Iterator[Piece]:
         """The file piece by piece: the rows that stay, and those that take the others' places."""
-        others = [name for name in self._source.column_names if name not in self._keys]
+        others = [name for name in self._source.column_names if is_replaced(name, self._keys)]
         start = 0
         for batch in reader.batches(task):
             rows = pa.Table.from_batches([batch])
@@ -133,7 +138,7 @@ class _Upsert:
                 yield rows, rows.slice(0, 0)
                 continue
             old = rows.take(places)
-            new = self._completed(sources, old)
+            new = _with_places_of(old, self._completed(sources, old))
             different = self._engine.different(old.select(others), new.select(others))
             gone = row_mask(places.take(different), rows.num_rows)
             yield rows.filter(pc.invert(gone)), new.take(different)
@@ -211,6 +216,19 @@ def _chosen(mask: pa.ChunkedArray, old: pa.ChunkedArray, new: pa.ChunkedArray) -
     numbers = pa.arange(0, len(mask))
     both = pa.chunked_array([*old.chunks, *new.chunks], old.type)
     return both.take(pc.if_else(mask, numbers, pc.add(numbers, len(mask))))
+
+
+def is_replaced(column: str, keys: Sequence[str]) -> bool:
+    """Whether a column gets the value of the new row: keys have it, and offsets stay."""
+    return column not in keys and not column.startswith(OWN_PREFIX)
+
+
+def _with_places_of(old: pa.Table, new: pa.Table) -> pa.Table:
+    """The new rows at the offsets of the old ones."""
+    for place, name in enumerate(new.column_names):
+        if name.startswith(OWN_PREFIX):
+            new = new.set_column(place, new.field(place), old.column(name))
+    return new
 
 
 def _joined(numbers: Sequence[pa.Array]) -> pa.Array:

@@ -13,9 +13,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from calve.changes.by_hand import refuse_rows, require_unnumbered
 from calve.changes.change import Change
 from calve.changes.update import Assignments
-from calve.changes.upsert import require_keys, require_one_row_for_each_key
+from calve.changes.upsert import is_replaced, require_keys, require_one_row_for_each_key
 from calve.condition import parse_condition
 from calve.errors import Conflict, InvalidRequest
 from calve.model import TableName
@@ -26,6 +27,7 @@ from calve.tables.columns import OWN_PREFIX
 from calve.tables.commit import TableCommit
 from calve.tables.condition_columns import condition_columns
 from calve.tables.inputs import PartialRows, read_partial
+from calve.tables.recording import record_removals
 from calve.tables.snapshots import has_deletes, snapshots_since
 from calve.tables.version_hint import refresh_hint
 
@@ -44,10 +46,15 @@ def delete_with_spark(
     *,
     branch: str | None = None,
 ) -> Change:
-    """Delete the rows for which the condition is true, by Spark SQL's DELETE."""
+    """Delete the rows for which the condition is true, by Spark SQL's DELETE.
+
+    In a table that a topic feeds, the record of their offsets follows in a snapshot of its own:
+    Spark's cannot carry it. Until then, and if it is cut short, Spark's own snapshot tells.
+    """
     work = _SparkChange(catalog, spark, name, "delete", branch=branch)
     condition = parse_condition(where, condition_columns(work.schema))
     work.run(f"DELETE FROM {work.target} WHERE {condition.spark_filter()}")  # noqa: S608
+    work.record()
     more = work.net_rows()
     return work.described(deleted=None if more is None else -more)
 
@@ -90,12 +97,15 @@ def upsert_with_spark(  # noqa: PLR0913
     *,
     format: str | None = None,  # noqa: A002
     branch: str | None = None,
+    force: bool = False,
 ) -> Change:
     """Update and insert rows by their keys, by Spark SQL's MERGE, under the rules of upserts."""
     work = _SparkChange(catalog, spark, name, "upsert", branch=branch)
+    refuse_rows(work.table, force=force)
     require_keys(keys, work.schema)
     source = read_partial(data, schema=work.schema, keys=keys, format=format)
     _require_whole(source, work.schema)
+    require_unnumbered(source.rows)
     with RowEngine() as engine:
         require_one_row_for_each_key(engine, source.rows, keys)
     on = " AND ".join(f"t.{_quoted(key)} = s.{_quoted(key)}" for key in keys)
@@ -122,7 +132,8 @@ class _SparkChange:
         self._operation = operation
         # Refuses what is no branch.
         self._commit = TableCommit(catalog.load_table(name), branch=branch)
-        self.schema = self._commit.table.schema()
+        self.table = self._commit.table
+        self.schema = self.table.schema()
         parts = list(self._commit.table.name())
         if branch is not None:
             parts.append(f"branch_{branch}")
@@ -142,6 +153,11 @@ class _SparkChange:
             (each for each in made if each.summary.get("spark.app.id") == app_id), None
         )
         refresh_hint(self._commit.table)
+
+    def record(self) -> None:
+        """Have the table know which offsets Spark's snapshot took out."""
+        if self.snapshot is not None:
+            record_removals(self._commit.table, {self.snapshot.id})
 
     def net_rows(self) -> int | None:
         """How many rows more there are, by what Spark counted.
@@ -224,7 +240,7 @@ def _when_matched(source: PartialRows, keys: Sequence[str]) -> str:
     values = {
         field.name: f"s.{_quoted(field.name)}"
         for field in source.rows.schema
-        if field.name not in keys and not source.is_left_open(field.name)
+        if is_replaced(field.name, keys) and not source.is_left_open(field.name)
     }
     for place, name in enumerate(source.left_open):
         if name in values:

@@ -79,6 +79,9 @@ TAG: Final = {
     "delete": Entry("references", "delete_tag", "Forget a tag."),
     "list": Entry("references", "list_tags", "List a table's tags."),
 }
+TOPIC: Final = {
+    "verify": Entry("topic", "verify", "Prove that each offset is in the table once."),
+}
 CALVE: Final[dict[str, Entry | Noun]] = {
     "branch": Noun(BRANCH, "Write to a table without anybody seeing it, then publish."),
     "config": Entry("config", "config", "Write, show and check the configuration."),
@@ -87,6 +90,7 @@ CALVE: Final[dict[str, Entry | Noun]] = {
     "sql": Entry("query", "sql", "Ask in SQL, over all tables of the lake."),
     "table": Noun(TABLE, "Make, fill, change, ask and look after tables."),
     "tag": Noun(TAG, "Give snapshots names."),
+    "topic": Noun(TOPIC, "Look after topics and their tables."),
     "wal": Entry("wal", "wal", "Look at the write-ahead log, verify and repair it."),
 }
 ICEBERG_MANAGER: Final[dict[str, Entry | Noun]] = {

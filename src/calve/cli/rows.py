@@ -28,6 +28,9 @@ _ENGINE = click.option(
     default="python",
     help="Who does the work; spark for changes of much of a large table.",
 )
+_FORCE = click.option(
+    "--force", is_flag=True, help="Also into a table that a topic feeds: the rows have no offset."
+)
 _FORMAT = click.option(
     "--format",
     "input_format",
@@ -40,8 +43,11 @@ _FORMAT = click.option(
 @click.argument("table", metavar="TABLE")
 @_FORMAT
 @_BRANCH
+@_FORCE
 @row_options
-def insert(call: Call, table: str, rows: str, input_format: str | None, branch: str | None) -> None:
+def insert(
+    call: Call, table: str, rows: str, *, input_format: str | None, branch: str | None, force: bool
+) -> None:
     """Add rows from a file, or from standard input.
 
     Columns are matched by name. All rows are added in one snapshot, or none.
@@ -53,7 +59,7 @@ def insert(call: Call, table: str, rows: str, input_format: str | None, branch: 
     _refuse_directory(rows)
     with opened(call) as manager, _progress() as progress:
         change = manager.insert_data(
-            table, rows, format=input_format, branch=branch, progress=progress
+            table, rows, format=input_format, branch=branch, progress=progress, force=force
         )
     _print(call, change)
 
@@ -64,6 +70,7 @@ def insert(call: Call, table: str, rows: str, input_format: str | None, branch: 
 @_FORMAT
 @_BRANCH
 @_ENGINE
+@_FORCE
 @row_options
 def upsert(
     call: Call,
@@ -74,6 +81,7 @@ def upsert(
     input_format: str | None,
     branch: str | None,
     engine: Engine,
+    force: bool,
 ) -> None:
     """Change the rows that have the keys of these, and add the others.
 
@@ -85,7 +93,7 @@ def upsert(
     _refuse_directory(rows)
     with opened(call) as manager:
         change = manager.upsert_data(
-            table, rows, keys, format=input_format, branch=branch, engine=engine
+            table, rows, keys, format=input_format, branch=branch, engine=engine, force=force
         )
     _print(call, change)
 

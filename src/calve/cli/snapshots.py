@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -39,15 +40,28 @@ def list_all(call: Call, table: str) -> None:
 @click.argument("table", metavar="TABLE")
 @click.option("--snapshot", type=int, metavar="ID", required=True, help="Where to go back to.")
 @click.option("--force", is_flag=True, help="Take any snapshot that is kept, not only ancestors.")
+@click.option("--replay", is_flag=True, help="Have the topic's rows come again from its log.")
+@click.option(
+    "--log",
+    "log",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="The topic's log for --replay; the lake's own if left out.",
+)
 @common_options
-def rollback(call: Call, table: str, snapshot: int, *, force: bool) -> None:
+def rollback(
+    call: Call, table: str, snapshot: int, *, force: bool, replay: bool, log: Path | None
+) -> None:
     """Go back to an earlier snapshot. Nothing is deleted: going forward again needs --force.
+
+    In a table that a topic feeds, the rows that go are recorded as removed; with --replay, the
+    committed offset goes back too, if the log still holds them.
 
     \b
     Example: calve table rollback users --snapshot 12340
     """
     with opened(call) as manager:
-        now = manager.rollback(table, snapshot, force=force)
+        now = manager.rollback(table, snapshot, force=force, replay=replay, log=log)
     if call.as_json:
         print_json(now)
     else:

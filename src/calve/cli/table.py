@@ -13,6 +13,8 @@ from calve.cli.output import print_json, print_table, say
 from calve.cli.removal import print_removal
 from calve.connections import Connections
 
+_FORCE = click.option("--force", is_flag=True, help="Also if a topic feeds the table.")
+
 
 @click.command("list")
 @common_options
@@ -90,23 +92,25 @@ def create(
 @click.command()
 @click.argument("name", metavar="TABLE")
 @click.argument("new_name", metavar="NEW_NAME")
+@_FORCE
 @common_options
-def rename(call: Call, name: str, new_name: str) -> None:
+def rename(call: Call, name: str, new_name: str, *, force: bool) -> None:
     """Give a table another name. Its files stay where they are.
 
     \b
     Example: calve table rename users people
     """
     with opened(call) as manager:
-        print_description(call, manager.rename_table(name, new_name))
+        print_description(call, manager.rename_table(name, new_name, force=force))
 
 
 @click.command()
 @click.argument("name", metavar="TABLE")
 @click.option("--purge", is_flag=True, help="Delete its files too.")
+@_FORCE
 @destroying
 @common_options
-def drop(call: Call, name: str, *, purge: bool, dry_run: bool, yes: bool) -> None:
+def drop(call: Call, name: str, *, purge: bool, force: bool, dry_run: bool, yes: bool) -> None:
     """Take a table out of the lake. Its files stay, unless --purge.
 
     \b
@@ -114,10 +118,10 @@ def drop(call: Call, name: str, *, purge: bool, dry_run: bool, yes: bool) -> Non
     """
     with opened(call) as manager:
         if not dry_run:
-            manager.describe_table(name)
+            manager.drop_table(name, dry_run=True, force=force)
             what = "and delete all its files" if purge else "and keep its files"
             confirm(f"Drop the table {name} {what}?", yes=yes)
-        removal = manager.drop_table(name, purge=purge, dry_run=dry_run)
+        removal = manager.drop_table(name, purge=purge, dry_run=dry_run, force=force)
     if purge or call.as_json:
         print_removal(call, removal)
     if not call.as_json:

@@ -7,7 +7,8 @@ everybody can still read and write, so the rules of creation hold here too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,9 +22,14 @@ from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
 from pyiceberg.types import IcebergType, NestedField
 
 from calve.errors import InvalidRequest
+from calve.tables.column_memory import ColumnMemory
+from calve.tables.columns import OWN_PREFIX
+from calve.tables.commit import Committed, TableCommit
+from calve.tables.feeding import feeding_topic
 from calve.tables.nearest import meant
 from calve.tables.outcome import commit_metadata
 from calve.tables.schemas import check_schema
+from calve.tables.staging import Edit
 from calve.tables.transaction import LeanTransaction
 from calve.tables.transforms import field_name, is_manifest_name, partition_term, refuse_redundant
 from calve.tables.types import parse_type
@@ -76,25 +82,69 @@ SchemaChange: TypeAlias = (
 
 
 def evolve_schema(table: Table, changes: Sequence[SchemaChange], *, dry_run: bool = False) -> None:
-    """Apply all changes in one commit, or none; a dry run only finds out whether they can be."""
+    """Apply all changes in one commit, or none; a dry run only finds out whether they can be.
+
+    Of a table that a topic feeds, the columns dropped and renamed are remembered with it.
+    """
     if not changes:
         raise InvalidRequest("no change was given", hint="name at least one")
-    dropped = {change.path for change in changes if isinstance(change, DropColumn)}
-    try:
-        transaction = LeanTransaction(table)
-        with transaction.update_schema() as update:
-            for change in changes:
-                _require_possible(change, table, dropped)
-                _apply(update, change, table.schema())
-        known = [each.name for each in table.schema().fields]
-        check_schema(transaction.table_metadata.schema(), kept=known)
-        if not dry_run:
+    with _reasons():
+        transaction = _changed(table, changes)
+        if dry_run:
+            return
+        if _remembered(table, changes) is None:
             _commit(transaction, table)
-    except (ValueError, KeyError, ValidationError) as error:
-        raise InvalidRequest(
-            f"the schema cannot be changed so: {_reason(error)}",
-            hint="`calve table describe` shows the columns",
-        ) from error
+        else:
+            _commit_remembering(table, changes)
+
+
+def _commit_remembering(table: Table, changes: Sequence[SchemaChange]) -> None:
+    """Commit the changes and what is to be remembered of them, with a snapshot that adds nothing.
+
+    A property of Calve's never changes without one, so that no offset commit misses it.
+    """
+    commit = TableCommit(table)
+
+    def attempt() -> Committed:
+        updates = _changed(commit.table, changes)._updates  # noqa: SLF001
+        memory = _remembered(commit.table, changes)
+        properties = memory.entries() if memory else {}
+        return commit.attempt(Edit(columns=updates, properties=properties))
+
+    commit.repeat(attempt)
+    table.refresh()
+
+
+def _remembered(table: Table, changes: Sequence[SchemaChange]) -> ColumnMemory | None:
+    """What the table is to remember after the changes; None if that is nothing new."""
+    if feeding_topic(table) is None:
+        return None
+    before = memory = ColumnMemory.parse(table.properties)
+    schema = table.schema()
+    for change in changes:
+        match change:
+            case AddColumn():
+                memory = memory.with_added(_new_path(change.path, schema))
+            case RenameColumn():
+                path = _path(change.path, schema)
+                memory = memory.with_renamed(path, (*path[:-1], change.new_name))
+            case DropColumn():
+                memory = memory.with_dropped(_path(change.path, schema))
+    return None if memory == before else memory
+
+
+def _changed(table: Table, changes: Sequence[SchemaChange]) -> Transaction:
+    dropped = {change.path for change in changes if isinstance(change, DropColumn)}
+    transaction = LeanTransaction(table)
+    with transaction.update_schema() as update:
+        for change in changes:
+            if isinstance(change, DropColumn | RenameColumn):
+                _refuse_own(change.path)
+            _require_possible(change, table, dropped)
+            _apply(update, change, table.schema())
+    known = [each.name for each in table.schema().fields]
+    check_schema(transaction.table_metadata.schema(), kept=known)
+    return transaction
 
 
 def evolve_partitioning(table: Table, *, add: Sequence[str] = (), drop: Sequence[str] = ()) -> None:
@@ -240,6 +290,13 @@ def _require_free(name: str, source_id: int | None, table: Table) -> None:
             )
 
 
+def _refuse_own(path: str) -> None:
+    if path.startswith(OWN_PREFIX):
+        raise InvalidRequest(
+            f"column {path!r} is Calve's own", hint="offsets and times of ingest stay as they are"
+        )
+
+
 def _require_unused(path: str, table: Table) -> None:
     """What the table is partitioned or sorted by cannot be dropped, nor what that lies in."""
     schema = table.schema()
@@ -279,6 +336,18 @@ def _partition_field(table: Table, expression: str) -> str:
         f"the table is not partitioned by {expression!r}",
         hint=f"it is partitioned by {', '.join(names)}" if names else "it is not partitioned",
     )
+
+
+@contextmanager
+def _reasons() -> Iterator[None]:
+    """PyIceberg's reasons for not changing a schema, as Calve's."""
+    try:
+        yield
+    except (ValueError, KeyError, ValidationError) as error:
+        raise InvalidRequest(
+            f"the schema cannot be changed so: {_reason(error)}",
+            hint="`calve table describe` shows the columns",
+        ) from error
 
 
 def _reason(error: Exception) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
@@ -45,14 +45,18 @@ def remove_orphans(
         raise InvalidRequest("an age cannot be negative", hint="24 hours are on the safe side")
     before = (clock or SystemClock()).now() - older_than
     with translating():
-        # First the files, then the table: what is committed in between is seen as needed.
-        listed = list(_own_files(table))
-        table.refresh()
-        needed = {_name(file) for file in needed_files(table)}
-        orphans = [file for file in listed if _is_orphan(file, needed, before)]
+        orphans = [file for file in _orphans(table) if file.changed_at < before]
         if not dry_run:
             delete_files(table.io, [file.location for file in orphans])
     return _removed(orphans, is_dry_run=dry_run)
+
+
+def data_orphans(table: Table) -> list[StoredFile]:
+    """The data files that no snapshot refers to, also those that somebody is about to commit."""
+    with translating():
+        place = f"{table.location_provider().metadata_path.rstrip('/')}/"
+        found = [file for file in _orphans(table) if not file.location.startswith(place)]
+    return sorted(found, key=lambda file: file.location)
 
 
 def drop_and_purge(
@@ -101,11 +105,18 @@ def _own_files(table: Table) -> Iterator[StoredFile]:
             yield from list_files(table.io, place)
 
 
-def _is_orphan(file: StoredFile, needed: set[str], before: datetime) -> bool:
+def _orphans(table: Table) -> list[StoredFile]:
+    # First the files, then the table: what is committed in between is seen as needed.
+    listed = list(_own_files(table))
+    table.refresh()
+    needed = {VERSION_HINT, *(_name(file) for file in needed_files(table))}
+    return [file for file in listed if _belongs_to(file) not in needed]
+
+
+def _belongs_to(file: StoredFile) -> str:
+    """Its name; Hadoop's check sums go with their files."""
     name = _name(file.location)
-    # Hadoop's check sums go with their files.
-    of = name.removeprefix(".").removesuffix(".crc") if name.endswith(".crc") else name
-    return of != VERSION_HINT and of not in needed and file.changed_at < before
+    return name.removeprefix(".").removesuffix(".crc") if name.endswith(".crc") else name
 
 
 def _name(location: str) -> str:

@@ -73,6 +73,16 @@ def files_to_change(table: Table, fact: Fact, *, snapshot_id: int | None) -> lis
     return _planned(table, manifests, fact_to_iceberg(fact, schema), schema)
 
 
+def all_files(table: Table, snapshot_id: int | None) -> list[FileScanTask]:
+    """Every file of a snapshot, each with its delete files; InvalidRequest as in changes."""
+    snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+    if snapshot is None:
+        return []
+    manifests = snapshot.manifests(table.io)
+    _refuse_equality_deletes(table, manifests)
+    return _planned(table, manifests, AlwaysTrue(), table.schema())
+
+
 def _planned(
     table: Table, manifests: list[ManifestFile], expression: BooleanExpression, schema: Schema
 ) -> list[FileScanTask]:

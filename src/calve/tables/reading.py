@@ -6,7 +6,7 @@ written. The order of a file's rows is the same at every reading.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
@@ -37,6 +37,11 @@ class FileReader:
     def any_column(self) -> tuple[str, ...]:
         """A column by which rows can be counted."""
         return (self._schema.fields[0].name,)
+
+    def among(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of some columns that the table has."""
+        known = {field.name for field in self._schema.fields}
+        return tuple(name for name in names if name in known)
 
     def batches(
         self, task: FileScanTask, columns: Sequence[str] | None = None

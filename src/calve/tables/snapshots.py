@@ -107,14 +107,19 @@ def rollback(table: Table, snapshot_id: int, *, force: bool = False) -> None:
     Only an ancestor of the current snapshot is taken, unless forced: going to any other would
     bring back what was rolled back, or another branch's rows.
     """
+    if not require_rollback(table, snapshot_id, force=force).is_current:
+        move_main(table, snapshot_id)
+
+
+def require_rollback(table: Table, snapshot_id: int, *, force: bool) -> Snapshot:
+    """The snapshot, if a rollback may go to it."""
     wanted = snapshot_by_id(table, snapshot_id)
     if not force and snapshot_id not in ancestor_ids(table):
         raise Conflict(
             f"snapshot {snapshot_id} is not an ancestor of the current one",
             hint="`list-snapshots` shows how they follow; --force takes any that is kept",
         )
-    if not wanted.is_current:
-        move_main(table, snapshot_id)
+    return wanted
 
 
 def move_main(table: Table, snapshot_id: int) -> None:

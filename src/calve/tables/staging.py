@@ -67,9 +67,10 @@ class Edit:
     """What one snapshot changes: data files that come and go, and what is set together with them.
 
     Its summary holds PyIceberg's counts and what is given here. `schema` is the one that the files
-    were written with: the table gets whatever it has more than the table's own. `stamp` gives the
-    properties that name the snapshot itself. `is_recurring` says that many more like it will come,
-    so that this one also keeps manifests and snapshots few.
+    were written with: the table gets whatever it has more than the table's own. `columns` are other
+    changes of the columns. `stamp` gives the properties that name the snapshot itself. `onto` is
+    the snapshot that this one continues, where that is not the branch's newest. `is_recurring` says
+    that many more like it will come, so that this one also keeps manifests and snapshots few.
     """
 
     added: Sequence[DataFile] = ()
@@ -77,7 +78,9 @@ class Edit:
     summary: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     schema: Schema | None = None
+    columns: tuple[TableUpdate, ...] = ()
     stamp: Callable[[int], Mapping[str, str]] | None = None
+    onto: int | None = None
     is_recurring: bool = False
 
 
@@ -103,6 +106,7 @@ def stage(table: Table, edit: Edit, branch: str) -> Staged:
     _require_partitionings(table.metadata, edit.added)
     transaction = LeanTransaction(table)
     asserted = _stage_schema(transaction, edit.schema)
+    transaction._stage(edit.columns)  # noqa: SLF001
     producer = _Snapshot(transaction, edit, branch)
     try:
         updates, requirements = producer._commit()  # noqa: SLF001
@@ -194,6 +198,8 @@ class _Snapshot(_SnapshotProducer["_Snapshot"]):
             snapshot_properties=dict(edit.summary),
             branch=branch,
         )
+        if edit.onto is not None:
+            self._parent_snapshot_id = edit.onto
         self._is_recurring = edit.is_recurring
         self._added_data_files = list(edit.added)
         self._deleted_data_files = set(edit.removed)

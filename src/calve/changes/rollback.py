@@ -1,0 +1,172 @@
+"""Rolls back a table that a topic feeds, so that topic and table still agree afterwards.
+
+The new state is a snapshot of its own on top of the old one, because Calve's properties never
+change without one. The committed offset stays where it is, and the rows that are gone are recorded
+as removed; or they are to be taken from the log again, and it goes back with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calve.errors import CalveError, Conflict, InvalidRequest
+from calve.model import TableName
+from calve.tables.commit import Committed, TableCommit
+from calve.tables.data_files import new_operation_id
+from calve.tables.feeding import feeding_topic
+from calve.tables.offset_scan import offset_change
+from calve.tables.positions import Position, committed_positions, position_property
+from calve.tables.reached import is_on_line, reached_offset, reached_summary
+from calve.tables.removals import Removals, recorded
+from calve.tables.runs import Runs
+from calve.tables.snapshots import require_rollback
+from calve.tables.staging import Edit
+from calve.tables.translate import translating
+from calve.wal import Claim, LogReader, Stream
+from calve.wal.identity import require_stream
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+
+def roll_back_fed(
+    table: Table, snapshot_id: int, *, force: bool = False, replay_from: Path | None = None
+) -> int:
+    """Make the table what it was in a snapshot; the new snapshot's id.
+
+    With `replay_from`, the directory of the topic's log, the committed offset goes back too, so
+    that the rows come again; Conflict if the log does not hold them all any more.
+    """
+    if feeding_topic(table) is None:
+        raise InvalidRequest(
+            "no topic feeds the table: there is nothing to replay", hint="roll back without replay"
+        )
+    commit = TableCommit(table)
+
+    def attempt() -> Committed | CalveError:
+        current = commit.table
+        try:
+            wanted = require_rollback(current, snapshot_id, force=force)
+            plan = _Plan.of(current, snapshot_id)
+            if replay_from is not None:
+                plan = plan.replaying(current, snapshot_id, replay_from)
+        except CalveError as refusal:
+            # Trying again would not help, as it does with a commit that met another.
+            return refusal
+        if wanted.is_current and not plan.changes(current):
+            return Committed(snapshot_id, current)
+        return commit.attempt(plan.edit(current, snapshot_id))
+
+    with translating():
+        outcome = commit.repeat(attempt)
+    if isinstance(outcome, CalveError):
+        raise outcome
+    return outcome.snapshot_id
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The rows that leave and those that come back, and how far the table has come afterwards."""
+
+    positions: Mapping[int, Position]
+    left: Removals
+    removals: Removals
+
+    @classmethod
+    def of(cls, table: Table, snapshot_id: int) -> _Plan:
+        change = offset_change(table, table.metadata.current_snapshot_id, snapshot_id)
+        positions = committed_positions(table)
+        left = Removals.of_runs(change.left).merged(_lost_before(table, positions))
+        before = Removals.parse(table.properties)
+        return cls(positions, left, before.merged(left).without(change.came))
+
+    def replaying(self, table: Table, snapshot_id: int, log: Path) -> _Plan:
+        topic = feeding_topic(table)
+        assert topic is not None
+        plan = self
+        with LogReader(log) as reader:
+            for partition, position in self.positions.items():
+                offset = _reached(table, snapshot_id, partition)
+                if offset < position.offset:
+                    plan = plan._set_back(
+                        partition, _replayed(reader, topic, partition, position, offset)
+                    )
+        return plan
+
+    def _set_back(self, partition: int, position: Position) -> _Plan:
+        return replace(
+            self,
+            positions={**self.positions, partition: position},
+            left=self.left.below(partition, position.offset),
+            removals=self.removals.below(partition, position.offset),
+        )
+
+    def changes(self, table: Table) -> bool:
+        return bool(self.left) or self.positions != committed_positions(table)
+
+    def edit(self, table: Table, snapshot_id: int) -> Edit:
+        before = Removals.parse(table.properties)
+        summary = {"calve.operation": new_operation_id("rollback")}
+        for partition, position in self.positions.items():
+            summary |= reached_summary(partition, position.offset)
+        return Edit(
+            summary={**summary, **self.left.entries(), **recorded()},
+            properties=self.removals.changed_from(before),
+            stamp=self._stamped,
+            onto=snapshot_id,
+        )
+
+    def _stamped(self, snapshot_id: int) -> dict[str, str]:
+        stamped: dict[str, str] = {}
+        for partition, position in self.positions.items():
+            stamped |= position_property(partition, replace(position, snapshot_id=snapshot_id))
+        return stamped
+
+
+def _lost_before(table: Table, positions: Mapping[int, Position]) -> Removals:
+    """What the table has lost already, where somebody has set it back without a record."""
+    lost: dict[int, Runs] = {}
+    for partition, position in positions.items():
+        head = table.metadata.current_snapshot_id
+        if head is not None and not is_on_line(table, position):
+            start = reached_offset(table, head, partition)
+            if start is not None:
+                lost[partition] = Runs.of_pairs([(start, position.offset)])
+    return Removals.of_runs(lost)
+
+
+def _reached(table: Table, snapshot_id: int, partition: int) -> int:
+    found = reached_offset(table, snapshot_id, partition)
+    if found is None:
+        raise Conflict(
+            f"nobody knows how far partition {partition} had come in snapshot {snapshot_id}: the "
+            "snapshots that told it have expired",
+            hint="name a later snapshot, or roll back without --replay",
+        )
+    return found
+
+
+def _replayed(
+    reader: LogReader, topic: TableName, partition: int, position: Position, offset: int
+) -> Position:
+    """The position set back to an offset, if the log holds all that follows."""
+    stream = reader.stream(topic, partition)
+    first, durable = reader.offsets(stream)
+    claim = Claim(position.log, position.offset)
+    require_stream(stream, claim, first=min(first, position.offset), durable=durable)
+    if offset < first:
+        raise Conflict(
+            f"the rows {offset} to {first} of {stream.name} are no longer in the log, which begins "
+            f"at {first}",
+            hint="roll back without --replay: the rows are then recorded as removed",
+            context={"first": str(first), "wanted": str(offset)},
+        )
+    return replace(position, offset=offset, checksum=_checksum(reader, stream, offset))
+
+
+def _checksum(reader: LogReader, stream: Stream, offset: int) -> str:
+    found = reader.content_sum(stream, offset)
+    return "" if found is None else f"{found:016x}"

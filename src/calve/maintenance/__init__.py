@@ -1,0 +1,1 @@
+"""Looking after tables: proving that nothing is missing."""

@@ -1,0 +1,97 @@
+"""A table that a topic feeds, made and filled without a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
+
+from calve.maintenance import coverage
+from calve.tables.catalog import LakeCatalog
+from calve.tables.data_files import new_operation_id, write_data_files
+from calve.tables.offsets import LogRange, commit_range, range_operation_id
+from calve.tables.positions import committed_position
+from calve.tables.schemas import arrow_schema
+from calve.tables.staging import Edit
+
+LOG = UUID(int=7)
+SCHEMA = Schema(
+    NestedField(1, "_calve_partition", IntegerType()),
+    NestedField(2, "_calve_offset", LongType()),
+    NestedField(3, "_calve_ingested_at", TimestamptzType()),
+    NestedField(4, "id", LongType()),
+    NestedField(5, "name", StringType()),
+)
+
+
+def make_topic_table(catalog: LakeCatalog, name: str = "t", **properties: str) -> Table:
+    given = {key.replace("__", "."): value for key, value in properties.items()}
+    return catalog.create_table(
+        name,
+        SCHEMA,
+        properties={
+            "calve.topic": f"default.default.{name}",
+            "write.metadata.metrics.column._calve_offset": "full",
+            "commit.retry.min-wait-ms": "1",
+            **given,
+        },
+    )
+
+
+def topic_rows(offsets: Iterable[int | None], partition: int = 0) -> pa.Table:
+    """One row for each offset; `id` is the offset too."""
+    listed = list(offsets)
+    partitions = [None if each is None else partition for each in listed]
+    columns: dict[str, Sequence[Any]] = {
+        "_calve_partition": partitions,
+        "_calve_offset": listed,
+        "_calve_ingested_at": [None] * len(listed),
+        "id": listed,
+        "name": [f"n{each}" for each in listed],
+    }
+    schema = arrow_schema(SCHEMA)
+    return pa.table([pa.array(columns[f.name], f.type) for f in schema], schema=schema)
+
+
+def data_files(table: Table, rows: pa.Table) -> list[DataFile]:
+    return write_data_files(table, rows.to_batches(), operation_id=new_operation_id("offsets"))
+
+
+def feed(
+    catalog: LakeCatalog,
+    offsets: Iterable[int],
+    *,
+    name: str = "t",
+    partition: int = 0,
+    end: int | None = None,
+    log: UUID = LOG,
+    checksum: str = "",
+) -> int:
+    """Commit rows with these offsets, as all that the log had up to `end`; the snapshot's id."""
+    listed = list(offsets)
+    table = catalog.load_table(name)
+    position = committed_position(table, partition)
+    start = position.offset if position else 0
+    rows = LogRange(partition, log, start, max(listed) + 1 if end is None else end, checksum)
+    files = data_files(table, topic_rows(listed, partition))
+    operation = range_operation_id(rows)
+    return commit_range(table, rows, Edit(added=files), operation_id=operation).position.snapshot_id
+
+
+@contextmanager
+def small_chunks() -> Iterator[None]:
+    """Have the auditor settle what it has counted after few offsets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coverage, "CHUNK_OFFSETS", 64)
+        patch.setattr(coverage, "_FULL", np.full(8, 0xFF, np.uint8))
+        patch.setattr(coverage, "_RUN_OFFSETS_MIN", 4)
+        yield

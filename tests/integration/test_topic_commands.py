@@ -1,0 +1,119 @@
+"""`calve topic verify` and the rules for fed tables, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from calve.cli import main
+from calve.lake import Lake
+from calve.settings import Settings, load_settings
+from calve.tables.commit import TableCommit
+from calve.tables.staging import Edit
+from tests.fakes.topic_table import data_files, feed, make_topic_table, topic_rows
+
+
+class Shell:
+    def __init__(
+        self, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        self._data, self._monkeypatch, self._capfd = data, monkeypatch, capfd
+
+    def __call__(self, *words: str, lake_option: str = "--data") -> tuple[int, str, str]:
+        given = ["calve", *words, lake_option, str(self._data)]
+        self._monkeypatch.setattr("sys.argv", given)
+        self._capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main.calve()
+        out, err = self._capfd.readouterr()
+        return int(ended.value.code or 0), out, err
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings(flags={"data": str(tmp_path / "lake")}, environ={}).settings
+
+
+@pytest.fixture
+def shell(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Shell:
+    with Lake(settings) as lake:
+        make_topic_table(lake.catalog)
+        feed(lake.catalog, range(100))
+        lake.tables.create_table("plain", {"id": "long"})
+    return Shell(Path(settings.data), monkeypatch, capfd)
+
+
+def test_a_sound_topic_ends_with_0(shell: Shell) -> None:
+    code, out, err = shell("topic", "verify", "t")
+    assert code == 0
+    assert out.split()[:3] == ["PARTITION", "COMMITTED", "ROWS"]
+    assert "every offset is there once" in err
+
+
+def test_a_defect_ends_with_7_and_its_ranges(shell: Shell, settings: Settings) -> None:
+    with Lake(settings) as lake:
+        feed(lake.catalog, range(120, 150))
+        lake.tables.delete_data("t", "id < 7")
+        stray = data_files(lake.catalog.load_table("t"), topic_rows([3]))
+    code, out, err = shell("topic", "verify", "t", "--orphans")
+    assert code == 7
+    assert ["missing", "0", "100-120", "20", "-"] in [line.split() for line in out.splitlines()]
+    assert any(line.startswith("removed") and "snapshot" in line for line in out.splitlines())
+    assert stray[0].file_path in out
+    assert "NOT SOUND" in err
+    code, out, _ = shell("topic", "verify", "t", "--json")
+    found = json.loads(out)
+    assert (code, found["is_sound"], found["orphans"]) == (7, False, None)
+    (partition,) = found["partitions"]
+    assert partition["missing"] == [{"first": 100, "end": 120, "count": 20}]
+    assert partition["removed"] == [{"first": 0, "end": 7, "count": 7}]
+    assert partition["removed_by"][0]["ranges"] == partition["removed"]
+
+
+def test_what_is_no_topic_ends_with_4(shell: Shell) -> None:
+    code, _, err = shell("topic", "verify", "plain")
+    assert (code, "no topic feeds it" in err) == (4, True)
+    assert shell("topic", "verify", "nowhere")[0] == 4
+    assert shell("topic", "verify", "t", "--log", "/nonexistent")[0] == 4
+
+
+def test_the_commands_of_tables_know_the_rules(shell: Shell, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,name\n1,a\n")
+    insert = ("table", "insert", "t", "--data", str(rows))
+    code, _, err = shell(*insert, lake_option="--lake")
+    assert (code, "calve produce" in err) == (3, True)
+    assert shell(*insert, "--force", lake_option="--lake")[0] == 0
+    upsert = ("table", "upsert", "t", "--data", str(rows), "--key", "id")
+    assert shell(*upsert, lake_option="--lake")[0] == 3
+    code, _, err = shell("table", "drop", "t", "--yes")
+    assert (code, "alter the topic" in err) == (3, True)
+    assert shell("table", "rename", "t", "u")[0] == 3
+    code, _, err = shell("topic", "verify", "t")
+    assert (code, "1 rows have no offset" in err) == (0, True)
+    assert shell("table", "rename", "t", "u", "--force")[0] == 0
+    assert shell("table", "drop", "u", "--force", "--yes")[0] == 0
+
+
+def test_a_rollback_can_replay(shell: Shell, settings: Settings) -> None:
+    with Lake(settings) as lake:
+        first = lake.tables.list_snapshots("t")[0].id
+        feed(lake.catalog, range(100, 120))
+    rollback = ("table", "rollback", "t", "--snapshot", str(first))
+    assert shell(*rollback, "--replay")[0] == 4
+    assert shell(*rollback)[0] == 0
+    code, out, _ = shell("topic", "verify", "t", "--json")
+    (partition,) = json.loads(out)["partitions"]
+    assert (code, partition["removed"][0]["first"]) == (0, 100)
+
+
+def test_rows_beyond_are_shown(shell: Shell, settings: Settings) -> None:
+    with Lake(settings) as lake:
+        table = lake.catalog.load_table("t")
+        TableCommit(table).append(Edit(added=data_files(table, topic_rows([500]))))
+    code, out, _ = shell("topic", "verify", "t")
+    assert (code, "500-501" in out) == (7, True)

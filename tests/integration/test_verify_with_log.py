@@ -1,0 +1,158 @@
+"""The auditor holds the log against the table: identity, what follows, and what is known as lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from calve.errors import NotFound
+from calve.lake import Lake
+from calve.maintenance.verification import Verification
+from calve.manager import IcebergManager
+from calve.model import TableName
+from calve.tables.catalog import LakeCatalog
+from calve.wal import Log, LogOptions, Stream
+from tests.fakes.oracle import rows
+from tests.fakes.topic_table import feed, make_topic_table
+
+TOPIC = TableName.parse("t")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    options = LogOptions(free_bytes_min=0, hot_window_seconds=0)
+    with Log(tmp_path / "log", options) as log:
+        yield log
+
+
+@pytest.fixture
+def stream(lake: Lake, log: Log) -> Stream:
+    """A log of a hundred rows, ten in each frame, of which none is in the table."""
+    make_topic_table(lake.catalog)
+    stream = log.create_stream(TOPIC)
+    append(log, stream, 0, 100)
+    return stream
+
+
+def append(log: Log, stream: Stream, first: int, end: int) -> None:
+    for start in range(first, end, 10):
+        log.append(stream, rows(start, 10))
+
+
+def committed(catalog: LakeCatalog, log: Log, stream: Stream, end: int, offsets: range) -> None:
+    with log.reader() as reader:
+        checksum = f"{reader.content_sum(stream, end) or 0:016x}"
+    feed(catalog, offsets, end=end, log=stream.id, checksum=checksum)
+
+
+def verified(manager: IcebergManager, log: Log) -> Verification:
+    return manager.verify_topic("t", log=log.directory)
+
+
+def problem(found: Verification) -> str:
+    assert not found.is_sound
+    state = found.partitions[0].log
+    assert state is not None
+    (told,) = state.problems
+    return told
+
+
+def test_a_log_that_follows_its_table_is_sound(lake: Lake, log: Log, stream: Stream) -> None:
+    assert verified(lake.tables, log).is_sound
+    committed(lake.catalog, log, stream, 40, range(40))
+    found = verified(lake.tables, log)
+    assert found.is_sound
+    state = found.partitions[0].log
+    assert state is not None
+    assert (state.first, state.durable) == (0, 100)
+
+
+def test_holes_of_the_log_are_known_loss(lake: Lake, log: Log, stream: Stream) -> None:
+    log.record_hole(stream, 100, 130)
+    append(log, stream, 130, 150)
+    committed(lake.catalog, log, stream, 150, range(100))
+    alone = lake.tables.verify_topic("t")
+    assert [str(each) for each in alone.partitions[0].missing] == ["100-150"]
+    found = verified(lake.tables, log).partitions[0]
+    assert [str(each) for each in found.known_loss] == ["100-130"]
+    assert [str(each) for each in found.missing] == ["130-150"]
+
+
+def test_the_log_of_another_life_is_told_of(lake: Lake, log: Log, stream: Stream) -> None:
+    feed(lake.catalog, range(40), log=UUID(int=1))
+    assert str(UUID(int=1)) in problem(verified(lake.tables, log))
+
+
+def test_a_log_that_is_older_than_its_table_is_told_of(
+    lake: Lake, log: Log, stream: Stream
+) -> None:
+    feed(lake.catalog, range(120), log=stream.id)
+    assert "older than the table" in problem(verified(lake.tables, log))
+
+
+def test_a_log_that_begins_after_its_table_is_told_of(lake: Lake, log: Log, stream: Stream) -> None:
+    committed(lake.catalog, log, stream, 40, range(40))
+    log.rotate()
+    log.trim({stream.id: 100})
+    assert "begins at" in problem(verified(lake.tables, log))
+
+
+def test_other_rows_in_the_log_than_were_committed_are_told_of(
+    lake: Lake, log: Log, stream: Stream
+) -> None:
+    feed(lake.catalog, range(40), log=stream.id, checksum="abc")
+    assert "other rows" in problem(verified(lake.tables, log))
+
+
+def test_a_log_without_the_topic_is_told_of(lake: Lake, log: Log) -> None:
+    make_topic_table(lake.catalog)
+    feed(lake.catalog, range(40))
+    assert "no topic t" in problem(verified(lake.tables, log))
+    with pytest.raises(NotFound):
+        lake.tables.verify_topic("t", log=log.directory.parent / "nowhere")
+
+
+def test_the_lakes_own_log_is_looked_at_if_it_has_the_topic(lake: Lake, log: Log) -> None:
+    make_topic_table(lake.catalog)
+    feed(lake.catalog, range(40))
+    own = lake.settings.wal.path
+    assert own is not None
+    with Log(own, LogOptions(free_bytes_min=0)) as theirs:
+        assert lake.tables.verify_topic("t").partitions[0].log is None
+        theirs.create_stream(TOPIC)
+        assert not lake.tables.verify_topic("t").is_sound
+
+
+def test_a_log_that_goes_on_meanwhile_is_no_contradiction(
+    lake: Lake, log: Log, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are appended, committed and let go of between the looks at table and log."""
+    committed(lake.catalog, log, stream, 40, range(40))
+    load = LakeCatalog.load_table
+    looks = newest = 0
+
+    def loading(catalog: LakeCatalog, name: TableName | str) -> object:
+        nonlocal looks, newest
+        looks += 1
+        if looks == newest:
+            append(log, stream, 110, 120)
+            committed(lake.catalog, log, stream, 120, range(100, 120))
+        table = load(catalog, name)
+        if looks == 1:
+            committed(lake.catalog, log, stream, 100, range(40, 100))
+            log.rotate()
+            append(log, stream, 100, 110)
+            assert log.trim({stream.id: 100})
+            newest = looks + 1
+        return table
+
+    monkeypatch.setattr(LakeCatalog, "load_table", loading)
+    found = verified(lake.tables, log)
+    assert looks > newest
+    assert (found.is_sound, found.partitions[0].committed) == (True, 40)
+    state = found.partitions[0].log
+    assert state is not None
+    assert state.first == 100
