@@ -329,3 +329,20 @@ def test_large_columns_are_written_as_arrow_writes_them_and_not_copied(
         log.append(stream, [rows(0), batch, batch])
         with log.reader() as reader:
             assert [entry.batch for entry in reader.read(stream, 0)] == [rows(0), batch, batch]
+
+
+def test_threads_encode_large_batches_of_one_schema_side_by_side(log: Log) -> None:
+    stream = log.create_stream(TOPIC)
+    batches = [pa.record_batch({"text": [f"{i}" * 200_000, f"{i}"]}) for i in range(8)]
+    threads = [
+        threading.Thread(target=lambda b=b: [log.append(stream, b) for _ in range(20)])
+        for b in batches
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with log.reader() as reader:
+        found = [entry.batch for entry in reader.read(stream, 0)]
+    assert len(found) == 160
+    assert all(found.count(batch) == 20 for batch in batches)

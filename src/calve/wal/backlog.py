@@ -76,6 +76,7 @@ class Backlog:
         self._bytes = 0  # of those that wait, and of those that are being encoded for it
         self._batches: deque[Batch] = deque()
         self._taken_count = 0  # of the batches, from the first on
+        self._filling: Batch | None = None  # the last one, unless it was taken
         self._lock = threading.Lock()
         self._gathered = _closed_lock()
         self._awaited_count: int | None = None  # of all that came, while somebody waits for it
@@ -92,7 +93,8 @@ class Backlog:
             self._put_encoded(append)
             return
         with self._lock:
-            self._require_room(more_bytes)
+            if self._refuse is not None or self._bytes + more_bytes > self._bytes_max:
+                self._require_room(more_bytes)
             self._enqueue(append, more_bytes)
 
     def _put_encoded(self, append: PendingAppend) -> None:
@@ -121,10 +123,10 @@ class Backlog:
             raise refuse_pending(self._bytes_max)
 
     def _enqueue(self, append: PendingAppend, more_bytes: int) -> None:
-        batches = self._batches
-        if len(batches) == self._taken_count or self._is_full(batches[-1], append):
-            batches.append(Batch())
-        batch = append.batch = batches[-1]
+        batch = self._filling
+        if batch is None or batch.bytes_bound + append.bytes_bound > self._batch_bytes_max:
+            batch = self._begin_batch()
+        append.batch = batch
         # All of this or nothing: no call comes before the last one, so no interrupt either.
         self._bytes += more_bytes
         batch.bytes_bound += append.bytes_bound
@@ -134,8 +136,11 @@ class Backlog:
             self._awaited_count = None
             self._gathered.release()
 
-    def _is_full(self, batch: Batch, append: PendingAppend) -> bool:
-        return batch.bytes_bound + append.bytes_bound > self._batch_bytes_max
+    def _begin_batch(self) -> Batch:
+        batch = Batch()
+        self._filling = batch
+        self._batches.append(batch)
+        return batch
 
     @property
     def is_waiting(self) -> bool:
@@ -167,17 +172,19 @@ class Backlog:
             if not self.is_waiting:
                 return None
             batch = self._batches[self._taken_count]
+            if batch is self._filling:
+                self._filling = None
             self._taken_count += 1
             self._bytes -= batch.bytes_bound
             return batch
 
-    def taken(self) -> list[Batch]:
-        """Those that were taken and not dropped yet, oldest first."""
-        with self._lock:
-            return [self._batches[at] for at in range(self._taken_count)]
+    @property
+    def first_taken(self) -> Batch | None:
+        """The oldest that was taken and not dropped yet. For whoever leads."""
+        return self._batches[0] if self._taken_count else None
 
     def drop(self) -> None:
-        """Forget the oldest batch that was taken."""
+        """Forget the oldest that was taken."""
         with self._lock:
             self._taken_count -= 1
             self._batches.popleft()

@@ -19,8 +19,8 @@ from calve.wal.retention import RETRY_AFTER_MS
 if TYPE_CHECKING:
     from calve.wal.files import Bytes
     from calve.wal.payload import EncodedPart, EncodedSchema
-    from calve.wal.pending import Outcome
-    from calve.wal.state import LogState
+    from calve.wal.pending import Outcome, Producer
+    from calve.wal.state import LogState, Stream
 
 OFFSET_MAX: Final = (1 << 63) - 1
 NEW_SCHEMA_BYTES_MAX: Final = 1 << 24
@@ -39,9 +39,10 @@ class Place(NamedTuple):
 class StreamRows:
     """The frames of one stream in the group: for the index, and for the state, once written."""
 
-    __slots__ = ("end", "offsets", "positions")
+    __slots__ = ("end", "offsets", "positions", "stream")
 
-    def __init__(self, end: int) -> None:
+    def __init__(self, stream: Stream, end: int) -> None:
+        self.stream = stream
         self.offsets: list[int] = []
         self.positions: list[int] = []
         self.end = end
@@ -75,7 +76,9 @@ class Group:
         before = (self.position, self.previous_stream, self.previous_end, self._new_schema_bytes)
         buffers_before = len(self.buffers)
         try:
-            outcome = self._find_repeat(append) or self._place(append)
+            rows = self._rows(append.stream)
+            outcome = append.producer and self._find_repeat(append, append.producer)
+            outcome = outcome or self._place(append, rows)
         except Exception as error:  # noqa: BLE001  the others in the group are not to blame
             self.position, self.previous_stream, self.previous_end, self._new_schema_bytes = before
             del self.buffers[buffers_before:]
@@ -98,27 +101,27 @@ class Group:
             self._emit(pack(header), payload)
             self.controls.append((header, payload))
 
-    def add_hole(self, stream: int, first: int, end: int) -> None:
+    def add_hole(self, stream: Stream, first: int, end: int) -> None:
         rows = self._rows(stream)
         rows.offsets.append(first)
         rows.positions.append(self.position)
         rows.end = end
-        self._emit(pack(self._header(Kind.HOLE, stream, b"").covering(first, end)))
-        self.previous_stream, self.previous_end = stream, end
+        self._emit(pack(self._header(Kind.HOLE, stream.number, b"").covering(first, end)))
+        self.previous_stream, self.previous_end = stream.number, end
 
-    def _rows(self, stream: int) -> StreamRows:
-        rows = self.rows.get(stream)
+    def _rows(self, stream: Stream) -> StreamRows:
+        rows = self.rows.get(stream.number)
         if rows is None:
-            rows = self.rows[stream] = StreamRows(self._state.next_offsets[stream])
+            if self._state.stream(stream.number) != stream:
+                raise NotFound(f"{stream.name} was deleted")
+            end = self._state.next_offsets[stream.number]
+            rows = self.rows[stream.number] = StreamRows(stream, end)
+        elif rows.stream is not stream and rows.stream != stream:
+            raise NotFound(f"{stream.name} was deleted")
         return rows
 
-    def _find_repeat(self, append: PendingAppend) -> Acknowledgement | None:
-        found_stream = self._state.stream(append.stream.number)
-        if found_stream is not append.stream and found_stream != append.stream:
-            raise NotFound(f"{append.stream.name} was deleted")
-        if append.producer is None:
-            return None
-        producer, sequence, _ = append.producer
+    def _find_repeat(self, append: PendingAppend, sender: Producer) -> Acknowledgement | None:
+        producer, sequence, _ = sender
         key = ProducerKey(append.stream.number, producer)
         here = self._sequences.get(key)
         last = next(reversed(here)) if here else self._state.producers.last_sequence(key)
@@ -131,8 +134,7 @@ class Group:
         first, end = found or (None, None)
         return Acknowledgement(first, end, is_repeat=True)
 
-    def _place(self, append: PendingAppend) -> Acknowledgement:
-        rows = self._rows(append.stream.number)
+    def _place(self, append: PendingAppend, rows: StreamRows) -> Acknowledgement:
         first = offset = rows.end
         parts = append.encode()
         for part in parts:
@@ -149,13 +151,11 @@ class Group:
             raise InvalidRequest(f"{append.stream.name} has no offsets left: it ends at {first}")
         rows.end = offset
         if append.producer is not None:
-            self._remember(append, OffsetPair(first, offset))
+            key = ProducerKey(append.stream.number, append.producer.id)
+            self._remember(key, append.producer.sequence, OffsetPair(first, offset))
         return Acknowledgement(first, offset)
 
-    def _remember(self, append: PendingAppend, offsets: OffsetPair) -> None:
-        assert append.producer is not None
-        producer, sequence, _ = append.producer
-        key = ProducerKey(append.stream.number, producer)
+    def _remember(self, key: ProducerKey, sequence: int, offsets: OffsetPair) -> None:
         self._sequences.setdefault(key, {})[sequence] = offsets
         self.produced.append((key, sequence, offsets))
 

@@ -107,7 +107,7 @@ class Journal:
 
     def write_hole(self, stream: Stream, first: int, end: int) -> None:
         group = self.new_group(4096, is_bounded=False)
-        group.add_hole(stream.number, first, end)
+        group.add_hole(stream, first, end)
         self.write(group)
         self.sync()
 

@@ -79,12 +79,12 @@ class GroupLeader:
         """
         if self.is_copy:
             raise self._forked()
-        while not (pending.is_done or self._is_thread_awake or self._lead.locked()):
+        while pending.outcome is None and not (self._is_thread_awake or self._lead.locked()):
             try:
                 # `with`, because nothing can interrupt between its taking and giving back.
                 with self._lead:
                     try:
-                        if not pending.is_done:
+                        if pending.outcome is None:
                             self._write_some()
                     finally:
                         self._tell_all()
@@ -171,9 +171,7 @@ class GroupLeader:
         Can be repeated when it was interrupted.
         """
         self._expected_count = self._backlog.put_count
-        for batch in self._backlog.taken():
-            if batch.outcomes is None:
-                return
+        while (batch := self._backlog.first_taken) and batch.outcomes is not None:
             for pending, outcome in zip(batch.appends, batch.outcomes, strict=True):
                 pending.finish(outcome)
             batch.open()
@@ -184,11 +182,11 @@ class GroupLeader:
 
     def _tell_all(self) -> None:
         """Finish everything that was taken, also what an interrupt left without an outcome."""
-        for batch in self._backlog.taken():
-            if batch.outcomes is None:
-                unknown = unknown_outcome("whoever wrote them was interrupted")
-                batch.outcomes = [unknown] * len(batch.appends)
         self._tell()
+        while batch := self._backlog.first_taken:
+            unknown = unknown_outcome("whoever wrote them was interrupted")
+            batch.outcomes = [unknown] * len(batch.appends)
+            self._tell()
         if self._journal.failure is not None:
             self._refuse_from_now_on(self._journal.refusal)
 

@@ -7,18 +7,15 @@ its bytes. Batches with dictionaries carry a whole IPC stream, because a message
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from calve.errors import InvalidRequest
 from calve.wal.frame import PAYLOAD_BYTES_MAX, ROWS_MAX, Flag, Kind, checksum, checksum_of_pieces
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from calve.wal.pieces import LargeWriter
 
 SCHEMA_BYTES_MAX: Final = 1 << 22  # some 30,000 columns; it is written twice per segment
 
@@ -73,11 +70,22 @@ class SchemaCache:
 
     _SIZE_MAX: Final = 4096
     _BYTES_MAX: Final = 1 << 26
+    _LARGE_WRITERS_MAX: Final = 64
 
     def __init__(self) -> None:
         self._bytes = 0
         self._last: EncodedSchema | None = None
         self._by_bytes: dict[bytes, EncodedSchema] = {}
+        self._large_writers: dict[int, LargeWriter] = {}
+
+    def large_writer(self, schema: EncodedSchema, batch: pa.RecordBatch) -> LargeWriter:
+        """The writer for batches of a schema, of which `batch` is one."""
+        found = self._large_writers.get(schema.id)
+        if found is None:
+            if len(self._large_writers) >= self._LARGE_WRITERS_MAX:
+                self._large_writers.clear()
+            found = self._large_writers[schema.id] = LargeWriter(batch)
+        return found
 
     def encoded(self, schema: pa.Schema) -> EncodedSchema:
         last = self._last
@@ -127,11 +135,13 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 def bytes_estimate(part: Part) -> int:
     """About how large the payload becomes; cheap, and before anything is encoded."""
     if isinstance(part, pa.RecordBatch):
-        columns, total = int(part.num_columns), int(part.get_total_buffer_size())
+        columns: int = part.num_columns
+        total: int = part.get_total_buffer_size()
         # The total counts shared buffers once and slices whole. Telling better takes forty times
         # as long, more than a small batch is worth.
         is_small = total * columns <= _SMALL_BYTES
-        return (total if is_small else int(part.nbytes)) + _COLUMN_BYTES * columns
+        size: int = total if is_small else part.nbytes
+        return size + _COLUMN_BYTES * columns
     return sum(
         len(row.original) + _utf8_bytes(row.content_type) + _utf8_bytes(row.reason) for row in part
     )
@@ -141,8 +151,7 @@ def _utf8_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
-def require_rows(part: Part) -> None:
-    count = part.num_rows if isinstance(part, pa.RecordBatch) else len(part)
+def require_count(count: int) -> None:
     if count == 0:
         raise InvalidRequest("an append needs at least one row")
     if count > ROWS_MAX:
@@ -152,8 +161,8 @@ def require_rows(part: Part) -> None:
 def encode(part: Part, schemas: SchemaCache) -> EncodedPart:
     try:
         if isinstance(part, pa.RecordBatch):
-            return _encode(Kind.ROWS, part, schemas.encoded(part.schema))
-        return _encode(Kind.REJECTED, _rejected_batch(part), schemas.encoded(REJECTED_SCHEMA))
+            return _encode(Kind.ROWS, part, schemas)
+        return _encode(Kind.REJECTED, _rejected_batch(part), schemas)
     except UNDECODABLE as error:
         raise InvalidRequest(f"the rows cannot be written as Arrow: {error}") from error
 
@@ -167,7 +176,8 @@ def _rejected_batch(rows: Sequence[Rejected]) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=REJECTED_SCHEMA)
 
 
-def _encode(kind: Kind, batch: pa.RecordBatch, schema: EncodedSchema) -> EncodedPart:
+def _encode(kind: Kind, batch: pa.RecordBatch, schemas: SchemaCache) -> EncodedPart:
+    schema = schemas.encoded(batch.schema)
     flags = 0
     if schema.has_dictionaries:
         flags = Flag.STREAMED
@@ -175,7 +185,7 @@ def _encode(kind: Kind, batch: pa.RecordBatch, schema: EncodedSchema) -> Encoded
     elif batch.get_total_buffer_size() < _LARGE_COLUMN_BYTES * batch.num_columns:
         payload = memoryview(batch.serialize())
     else:
-        return _encode_large(kind, batch, schema)
+        return _encode_large(kind, batch, schema, schemas)
     size = _require_size(len(payload))
     return EncodedPart(kind, flags, (payload,), size, checksum(payload), batch.num_rows, schema)
 
@@ -199,38 +209,13 @@ def _stream(batch: pa.RecordBatch) -> memoryview:
     return payload
 
 
-def _encode_large(kind: Kind, batch: pa.RecordBatch, schema: EncodedSchema) -> EncodedPart:
-    """The very message that `RecordBatch.serialize` makes, over the batch's own buffers."""
-    pieces = _Pieces()
-    pa.ipc.new_stream(pa.PythonFile(pieces, "w"), batch.schema).write_batch(batch)
-    payload = pieces.behind(len(schema.payload))
+def _encode_large(
+    kind: Kind, batch: pa.RecordBatch, schema: EncodedSchema, schemas: SchemaCache
+) -> EncodedPart:
+    payload = schemas.large_writer(schema, batch).write(batch)
     size = _require_size(sum(map(len, payload)))
     payload_sum = checksum_of_pieces(payload)
     return EncodedPart(kind, 0, payload, size, payload_sum, batch.num_rows, schema)
-
-
-class _Pieces(io.RawIOBase):
-    """Keeps what is written to it, uncopied."""
-
-    def __init__(self) -> None:
-        self._pieces: list[memoryview] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: Buffer, /) -> int:
-        piece = memoryview(content)
-        self._pieces.append(piece)
-        return len(piece)
-
-    def behind(self, skipped_bytes: int) -> list[memoryview]:
-        """Without the schema, which a stream begins with."""
-        kept = []
-        for piece in self._pieces:
-            if skipped_bytes < len(piece):
-                kept.append(piece[skipped_bytes:])
-            skipped_bytes = max(skipped_bytes - len(piece), 0)
-        return kept
 
 
 def decode_schema(payload: memoryview) -> pa.Schema:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from calve.errors import CalveError, InvalidRequest, Unavailable
 from calve.wal.frame import PRODUCER_BYTES_MAX
-from calve.wal.payload import Rejected, bytes_estimate, encode, require_rows
+from calve.wal.payload import Rejected, bytes_estimate, encode, require_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,8 +88,8 @@ class PendingAppend:
     """Returned by `Log.submit`. Safe to share between threads."""
 
     __slots__ = (
-        "_encoded", "_leader", "_outcome", "_rows",
-        "batch", "bytes_bound", "callbacks", "producer", "stream",
+        "_encoded", "_leader", "_rows",
+        "batch", "bytes_bound", "callbacks", "outcome", "producer", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -105,7 +105,7 @@ class PendingAppend:
         self._rows = rows
         self._encoded: Sequence[EncodedPart] | None = None
         self._leader = leader
-        self._outcome: Outcome | None = None
+        self.outcome: Outcome | None = None  # set by whoever leads
         self.callbacks: list[Callable[[PendingAppend], None]] = []  # those that nobody has run yet
 
     def encode(self) -> Sequence[EncodedPart]:
@@ -125,15 +125,15 @@ class PendingAppend:
 
     @property
     def is_done(self) -> bool:
-        return self._outcome is not None
+        return self.outcome is not None
 
     def wait(self, timeout_seconds: float | None = None) -> Acknowledgement:
         """Return when the rows are safe under the sync mode, or raise what prevented it."""
-        if self._outcome is None:
+        if self.outcome is None:
             self._leader.lead_for(self)
-            if self._outcome is None:
+            if self.outcome is None:
                 self._block(timeout_seconds)
-        outcome = self._outcome
+        outcome = self.outcome
         if isinstance(outcome, CalveError):
             # A copy: many may wait, and each raise adds its traceback to the object.
             raise copy(outcome) from outcome.__cause__
@@ -165,7 +165,7 @@ class PendingAppend:
     def finish(self, outcome: Outcome) -> None:
         """The leader's, before it opens the batch."""
         self._rows = self._encoded = ()
-        self._outcome = outcome
+        self.outcome = outcome
 
     def call_back(self) -> None:
         """Run the callbacks that nobody has run yet. Not for holders of a lock."""
@@ -190,11 +190,11 @@ def _is_main_thread() -> bool:
 def parts_of(rows: Part | Sequence[Part]) -> Sequence[Part]:
     """The parts of one append, none of them empty."""
     if isinstance(rows, pa.RecordBatch):
-        require_rows(rows)
+        require_count(rows.num_rows)
         return (rows,)
     if not rows:
         raise InvalidRequest("an append needs at least one row")
     parts: Sequence[Part] = (rows,) if isinstance(rows[0], Rejected) else rows
     for part in parts:
-        require_rows(part)
+        require_count(part.num_rows if isinstance(part, pa.RecordBatch) else len(part))
     return parts
