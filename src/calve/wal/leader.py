@@ -259,11 +259,13 @@ class GroupLeader:
     def _keep_writing(self) -> None:
         is_periodic = self._options.sync_mode == "periodic"
         tick = self._options.sync_interval_seconds if is_periodic else TICK_SECONDS
-        while not self.is_closed:
+        while True:
             self._wake.wait(tick)
             self._wake.clear()
             while self._backlog:
                 self._lead_under_load()
+            if self.is_closed:
+                return
             with self.holding():
                 self._do_what_is_due()
             self._is_thread_awake = False
@@ -312,8 +314,8 @@ class GroupLeader:
 
     def close(self) -> None:
         """Write and sync what is pending, finish every handle, and let another writer in."""
-        self.is_closed = True
         self._backlog.shut(_closed)
+        self.is_closed = True  # the log's thread ends when it has written what is left
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
