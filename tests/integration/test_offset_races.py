@@ -22,6 +22,7 @@ from tests.fakes import feed as feeding
 from tests.fakes.feed import log_range, make_table, parcel
 
 WRITERS = 2
+ENOUGH_FOR_SPARK = 50  # offsets, before it merges and deletes some of them
 
 
 @pytest.mark.parametrize("rounds", [50, pytest.param(1000, marks=pytest.mark.torture)])
@@ -111,13 +112,19 @@ def test_two_writers_while_spark_compacts_merges_and_deletes(
         for key, value in (("isolation-level", "snapshot"), ("mode", mode))
     }
     make_table(spark_lake.catalog, lenient | {"calve.snapshots.keep": "10000"})
-    is_over = threading.Event()
+    is_begun, is_over = threading.Event(), threading.Event()
+
+    def pause(start: int) -> bool:
+        if start >= ENOUGH_FOR_SPARK:
+            is_begun.set()
+        return is_over.wait(0.1)
+
     with ThreadPoolExecutor(WRITERS) as pool:
         writers = [
-            pool.submit(feed_until, spark_lake.settings, seed, lambda _: is_over.wait(0.1))
-            for seed in range(WRITERS)
+            pool.submit(feed_until, spark_lake.settings, seed, pause) for seed in range(WRITERS)
         ]
         try:
+            assert is_begun.wait(120)
             deleted = [work_with_spark(spark_lake, turn) for turn in range(turns)]
         finally:
             is_over.set()

@@ -346,3 +346,22 @@ def test_threads_encode_large_batches_of_one_schema_side_by_side(log: Log) -> No
         found = [entry.batch for entry in reader.read(stream, 0)]
     assert len(found) == 160
     assert all(found.count(batch) == 20 for batch in batches)
+
+
+def test_a_large_batch_is_let_go_once_it_is_written(log: Log) -> None:
+    stream = log.create_stream(TOPIC)
+    allocated = pa.total_allocated_bytes()
+    handle = log.submit(stream, pa.record_batch({"text": ["x" * 5_000_000]}))
+    assert pa.total_allocated_bytes() - allocated > 5_000_000
+    handle.wait()
+    assert pa.total_allocated_bytes() - allocated < 1_000_000
+
+
+def test_a_large_batch_that_failed_leaves_nothing_to_the_next() -> None:
+    schemas, batch = SchemaCache(), pa.record_batch({"text": ["x" * 100_000]})
+    other = pa.record_batch({"text": ["x"], "more": [1]})
+    writer = schemas.large_writer(schemas.encoded(batch.schema), batch)
+    writer._sink.write(b"half of it")
+    with pytest.raises(pa.ArrowInvalid):
+        writer.write(other)
+    assert b"".join(encode(batch, schemas).payload) == batch.serialize().to_pybytes()

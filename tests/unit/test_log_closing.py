@@ -251,3 +251,34 @@ def test_whatever_fails_in_a_close_everything_is_given_back(
     with pytest.raises(OSError, match="Input/output"):
         journal.close(cleanly=False)
     assert sorted(ended) == ["durable", "lock", "segment"]
+
+
+def test_a_close_that_is_interrupted_while_it_waits_for_the_log_s_thread_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(tmp_path / "wal", OPTIONS)
+    stream = log.create_stream(TOPIC)
+    is_busy, goes_on = threading.Event(), threading.Event()
+
+    def be_busy() -> None:
+        is_busy.set()
+        goes_on.wait(5)
+
+    def interrupt() -> None:
+        goes_on.set()
+        raise KeyboardInterrupt
+
+    thread = log._leader._thread
+    assert thread is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(log._leader, "_do_what_is_due", be_busy)
+        patch.setattr(thread, "join", interrupt)
+        assert is_busy.wait(5)
+        handles = [log.submit(stream, rows(i)) for i in range(3)]
+        with pytest.raises(KeyboardInterrupt):
+            log.close()
+    for handle in handles:
+        assert handle.batch is not None
+        assert handle.batch.wait_until(5), "nobody leads for it but the log's thread"
+    log.close()
+    Log(tmp_path / "wal", OPTIONS, background=False).close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -25,11 +26,11 @@ def disk() -> SimulatedDisk:
 
 
 @pytest.fixture
-def log(disk: SimulatedDisk) -> Log:
-    log = Log(Path("/wal"), OPTIONS, files=disk, background=False)
-    log.create_stream(TOPIC)
-    log._leader._thread = threading.current_thread()  # the test is the log's thread
-    return log
+def log(disk: SimulatedDisk) -> Iterator[Log]:
+    with Log(Path("/wal"), OPTIONS, files=disk, background=False) as log:
+        log.create_stream(TOPIC)
+        log._leader._thread = threading.current_thread()  # the test is the log's thread
+        yield log
 
 
 def submit(log: Log, count: int) -> list[PendingAppend]:

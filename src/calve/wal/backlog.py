@@ -33,12 +33,15 @@ def _closed_lock() -> threading.Lock:
 class Batch:
     """Appends that are written and finished together."""
 
-    __slots__ = ("_alarms", "_gate", "_is_open", "appends", "bytes_bound", "outcomes")
+    __slots__ = (
+        "_alarms", "_gate", "_is_open", "appends", "bytes_bound", "outcomes", "waiting_count",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.appends: list[PendingAppend] = []
         self.outcomes: Sequence[Outcome] | None = None  # one for each, once they are known
         self.bytes_bound = 0
+        self.waiting_count = 0  # of threads; about, as they count themselves without a lock
         self._is_open = False
         self._gate = _closed_lock()
         self._alarms: list[threading.Lock] = []
@@ -58,12 +61,14 @@ class Batch:
     def wait(self) -> None:
         """Each who comes through wakes the next: threads that woke all at once would fight for
         the interpreter's lock."""
+        self.waiting_count += 1
         with self._gate:
             pass
 
     def wait_until(self, timeout_seconds: float) -> bool:
         """Whether it was opened in time. With a lock of its own: an interrupt between taking the
         gate and giving it back would keep the others out, and only `with` leaves no such moment."""
+        self.waiting_count += 1
         alarm = _closed_lock()
         self._alarms.append(alarm)
         return self._is_open or alarm.acquire(timeout=timeout_seconds) or self._is_open

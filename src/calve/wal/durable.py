@@ -95,7 +95,7 @@ class DurableFile:
 
     def publish(self, end: DurableEnd) -> None:
         """Tell other processes. `end.generation` is set here."""
-        self.end = end._replace(generation=self.end.generation + 1)
+        self.end = DurableEnd(self.end.generation + 1, *end[1:])
         self.is_persisted = False
         write_all(self._file, SLOT_SPACING * (self.end.generation % 2), self.end.pack())
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 TICK_SECONDS: Final = 0.25
 _HELD_BACK_BYTES: Final = 1 << 18
+_CROWD: Final = 8  # threads that wait at once
 _leaders: Final[weakref.WeakSet[GroupLeader]] = weakref.WeakSet()
 
 
@@ -48,7 +49,8 @@ class GroupLeader:
         self._lead = threading.Lock()
         self._turnstile = threading.Lock()
         self._due: deque[PendingAppend] = deque()  # finished, with callbacks to run
-        self._expected_count = 0  # of appends, when all whom the last `_tell` told came again
+        self._is_crowded = False  # whether many threads waited for what was told last
+        self._expected_count = 0  # of all appends, when each of them came with its next one
         self._calling: set[int] = set()  # threads that run callbacks
         self._wake = threading.Event()
         self._is_thread_awake = False  # then it leads, or is about to
@@ -170,15 +172,17 @@ class GroupLeader:
 
         Can be repeated when it was interrupted.
         """
-        self._expected_count = self._backlog.put_count
+        put_count, told_count, self._is_crowded = self._backlog.put_count, 0, False
         while (batch := self._backlog.first_taken) and batch.outcomes is not None:
             for pending, outcome in zip(batch.appends, batch.outcomes, strict=True):
                 pending.finish(outcome)
             batch.open()
-            self._expected_count += len(batch.appends)
+            self._is_crowded |= batch.waiting_count >= _CROWD
+            told_count += len(batch.appends)
             self._due += [pending for pending in batch.appends if pending.callbacks]
             self._backlog.drop()
             batch.appends.clear()  # they know their batch: a circle would wait for the collector
+        self._expected_count = put_count + told_count
 
     def _tell_all(self) -> None:
         """Finish everything that was taken, also what an interrupt left without an outcome."""
@@ -255,11 +259,13 @@ class GroupLeader:
     def _keep_writing(self) -> None:
         is_periodic = self._options.sync_mode == "periodic"
         tick = self._options.sync_interval_seconds if is_periodic else TICK_SECONDS
-        while not self.is_closed:
+        while True:
             self._wake.wait(tick)
             self._wake.clear()
             while self._backlog:
                 self._lead_under_load()
+            if self.is_closed:
+                return
             with self.holding():
                 self._do_what_is_due()
             self._is_thread_awake = False
@@ -286,8 +292,10 @@ class GroupLeader:
                 return
             if not self._backlog.is_waiting:
                 self._tell()
-            # Those that were just told may come with their next appends.
-            self._backlog.gather(self._expected_count)
+                if not self._is_crowded:
+                    return  # they go on by themselves, without a hand-over
+            if self._is_crowded:
+                self._backlog.gather(self._expected_count)
             goes_on = self._backlog.begins_with_at_most(_HELD_BACK_BYTES)
 
     def _do_what_is_due(self) -> None:
@@ -306,8 +314,8 @@ class GroupLeader:
 
     def close(self) -> None:
         """Write and sync what is pending, finish every handle, and let another writer in."""
-        self.is_closed = True
         self._backlog.shut(_closed)
+        self.is_closed = True  # the log's thread ends when it has written what is left
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

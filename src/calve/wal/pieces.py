@@ -23,25 +23,29 @@ class LargeWriter:
         self._lock = threading.Lock()
         self._sink = _Pieces()
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), example.schema)
-        self._writer.write_batch(example.slice(0, 0))  # the schema comes before the first batch
+        self._writer.write_batch(example.slice(0, 0))  # with the schema before it
 
     def write(self, batch: pa.RecordBatch) -> list[memoryview]:
         with self._lock:
-            pieces = self._sink.pieces = []
+            self._sink.take()  # of one that failed
             self._writer.write_batch(batch)
-            return pieces
+            return self._sink.take()
 
 
 class _Pieces(io.RawIOBase):
-    """Keeps what is written to it."""
+    """Keeps what is written to it, until it is taken."""
 
     def __init__(self) -> None:
-        self.pieces: list[memoryview] = []
+        self._pieces: list[memoryview] = []
+
+    def take(self) -> list[memoryview]:
+        pieces, self._pieces = self._pieces, []
+        return pieces
 
     def writable(self) -> bool:
         return True
 
     def write(self, content: Buffer, /) -> int:
         piece = memoryview(content)
-        self.pieces.append(piece)
+        self._pieces.append(piece)
         return len(piece)

@@ -209,15 +209,13 @@ def sync(file: File) -> None:
 
 def write_buffers(file: File, position: int, buffers: Sequence[Bytes]) -> None:
     """Write all of it. Small pieces are joined first: one copy is cheaper than many vectors."""
-    for part in _vectors(buffers):
+    if sum(map(len, buffers)) <= _JOINED_BYTES_MAX:
+        _write_vector(file, position, [b"".join(buffers)])
+        return
+    for i in range(0, len(buffers), IOVECS_MAX):
+        part = buffers[i : i + IOVECS_MAX]
         _write_vector(file, position, part)
         position += sum(map(len, part))
-
-
-def _vectors(buffers: Sequence[Bytes]) -> Sequence[Sequence[Bytes]]:
-    if sum(map(len, buffers)) <= _JOINED_BYTES_MAX:
-        return [[b"".join(buffers)]]
-    return [buffers[i : i + IOVECS_MAX] for i in range(0, len(buffers), IOVECS_MAX)]
 
 
 def _write_vector(file: File, position: int, vector: Sequence[Bytes]) -> None:
