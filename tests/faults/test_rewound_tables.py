@@ -227,3 +227,20 @@ def test_a_rollback_that_wants_its_rows_again_gets_them(data: Path) -> None:
         assert feed(table, 10, 20, last_seen=last_seen).is_new
         assert feed(table, 20, 40).is_new
         feeding.require_each_once(catalog.load_table("t"), 40)
+
+
+def test_files_of_a_range_that_was_rolled_back_and_came_again_are_kept_while_needed(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path / "lake") as catalog:
+        make_table(catalog)
+        feed(catalog.load_table("t"), 0, 10)
+        first = parcel(catalog.load_table("t"), feeding.log_range(10, 20))
+        first.send(catalog.load_table("t"))
+        create_tag(catalog.load_table("t"), "before")
+        _roll_back_and_stamp(catalog, offset=10)
+        feed(catalog.load_table("t"), 10, 20)
+        feed(catalog.load_table("t"), 20, 30)
+        assert not first.send(catalog.load_table("t")).is_new
+        assert all(path.exists() for path in first.paths())
+        feeding.require_each_once(catalog.load_table("t"), 30)

@@ -369,6 +369,15 @@ def test_metadata_files_stay_few(
     assert not caplog.records
 
 
+def test_metadata_is_copied_without_its_snapshots(catalog: LakeCatalog) -> None:
+    table = feed(now(catalog), 0, 1).table
+    copied = table.metadata.model_copy(deep=True)
+    assert copied == table.metadata
+    assert copied.snapshots is not table.metadata.snapshots
+    assert copied.snapshots[0] is table.metadata.snapshots[0]
+    assert copied.schemas[0] is not table.metadata.schemas[0]
+
+
 def test_manifests_stay_few(lake: Lake) -> None:
     table = make_table(lake.catalog)
     commits = TIER_MANIFESTS_MAX * 5

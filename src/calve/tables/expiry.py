@@ -132,10 +132,15 @@ def _unpublished(metadata: TableMetadata) -> set[int]:
     return found
 
 
-def referred_files(io: FileIO, snapshots: Iterable[IcebergSnapshot]) -> set[str]:
-    """Every file that these snapshots need: manifest lists, manifests, data and delete files."""
+def referred_files(
+    io: FileIO, snapshots: Iterable[IcebergSnapshot], *, unread: Iterable[str] = ()
+) -> set[str]:
+    """Every file that these snapshots need: manifest lists, manifests, data and delete files.
+
+    Manifests in `unread` are named, but not looked into.
+    """
     files: set[str] = set()
-    read: set[str] = set()
+    read: set[str] = set(unread)
     for snapshot in snapshots:
         files.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(io):

@@ -7,6 +7,7 @@ property is believed. Rollbacks by Calve write the property anew and are no rewi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import dropwhile
 from typing import Final
 
 from pyiceberg.table import Table
@@ -32,6 +33,20 @@ def require_unbroken(
         _require_led_to(table, partition, position)
     if last_seen is not None:
         _require_not_behind(table, partition, position, last_seen)
+
+
+def snapshots_before(table: Table, partition: int, offset: int) -> list[Snapshot]:
+    """The newest snapshot with which the partition had not passed the offset, and its ancestors.
+
+    What a range from that offset on has brought is in none of them: whoever sets a partition back
+    continues a snapshot from before the range.
+    """
+
+    def is_after(snapshot: Snapshot) -> bool:
+        brought = _brought(snapshot, partition)
+        return brought is None or brought > offset
+
+    return list(dropwhile(is_after, _ancestors(table)))
 
 
 def _require_led_to(table: Table, partition: int, position: Position) -> None:

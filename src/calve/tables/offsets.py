@@ -23,8 +23,8 @@ from pyiceberg.table import Table, TableProperties
 from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
-from calve.tables.expiry import clear_away, referred_files
-from calve.tables.lineage import require_unbroken
+from calve.tables.expiry import clear_away, manifest_paths, referred_files
+from calve.tables.lineage import require_unbroken, snapshots_before
 from calve.tables.positions import (
     Position,
     committed_position,
@@ -117,7 +117,7 @@ def commit_range(
         position = _position(rows, outcome.snapshot_id)
         return RangeCommit(position, is_new=True, table=outcome.table)
     if outcome.is_past:
-        _discard(commit, edit.added)
+        _discard(commit, rows, edit.added)
     if isinstance(outcome, _Refused):
         raise outcome.error
     return RangeCommit(outcome.position, is_new=False, table=commit.table)
@@ -241,7 +241,7 @@ def _position(rows: LogRange, snapshot_id: int) -> Position:
     return Position(rows.log, rows.end, rows.checksum, snapshot_id)
 
 
-def _discard(commit: TableCommit, files: Sequence[DataFile]) -> None:
+def _discard(commit: TableCommit, rows: LogRange, files: Sequence[DataFile]) -> None:
     """Delete the files of a range that the table has from somebody else.
 
     It has passed the range's start, so that no earlier call with these files can be applied any
@@ -253,14 +253,22 @@ def _discard(commit: TableCommit, files: Sequence[DataFile]) -> None:
     if commit.is_undecided or commit.table.format_version == 1:
         _LOG.warning("files are left over: a commit may still come", extra={"files": paths})
         return
-    io = commit.table.io
     try:
         with translating():
-            needed = referred_files(io, commit.table.metadata.snapshots)
+            needed = _needed_files(commit.table, rows)
     except CalveError as error:
         _LOG.warning("files are left over", extra={"files": paths, "reason": error.message})
         return
-    clear_away(io, [path for path in paths if path not in needed])
+    clear_away(commit.table.io, [path for path in paths if path not in needed])
+
+
+def _needed_files(table: Table, rows: LogRange) -> set[str]:
+    """Of the files that kept snapshots need, at least those that came with the range or later."""
+    before = snapshots_before(table, rows.partition, rows.start)
+    earlier = {each.snapshot_id for each in before}
+    later = [each for each in table.metadata.snapshots if each.snapshot_id not in earlier]
+    unread = manifest_paths(table.io, before[0]) if before else set()
+    return referred_files(table.io, later, unread=unread)
 
 
 def _named(table: Table) -> str:

@@ -52,12 +52,14 @@ from calve.errors import Conflict, InvalidRequest, SchemaConflict
 from calve.tables.expiry import clear_away
 from calve.tables.manifest_schema import mend_manifest_schema
 from calve.tables.manifest_tiers import full_tiers
+from calve.tables.metadata_copies import spare_copies
 from calve.tables.outcome import leads_to
 from calve.tables.retention import snapshots_kept, surplus_ids
 from calve.tables.schema_growth import regrown
 from calve.tables.transaction import LeanTransaction
 
 mend_manifest_schema()
+spare_copies()
 
 FORMAT_VERSION_MAX: Final = 2
 
