@@ -16,7 +16,7 @@ from calve.wal.repair import AcceptedLoss, repair, rewrite_durable, rewrite_iden
 from calve.wal.survey import survey
 from tests.fakes.disk import Crash, SimulatedDisk, Survival
 from tests.fakes.oracle import TOPIC, Oracle, read_values, rows
-from tests.fakes.segment_map import lost_by_a_change, lost_by_a_cut, means_something
+from tests.fakes.segment_map import extents, lost_by_a_change, lost_by_a_cut, means_something
 from tests.faults.test_log_crashes import DIRECTORY, SteppingClock, crash_points, open_log
 
 LAYOUT = LogLayout(DIRECTORY)
@@ -570,3 +570,33 @@ def test_a_log_of_which_only_the_durable_file_is_left_is_not_begun_anew(
     with pytest.raises(Corruption):
         open_log(disk)
     assert disk.names(DIRECTORY) == names
+
+
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.torture)])
+def test_without_the_durable_end_only_damage_to_the_last_group_looks_like_a_torn_tail(
+    step: int,
+) -> None:
+    """As after a power cut: what was said of the end since the log was last idle is gone."""
+    disk = SimulatedDisk()
+    options = LogOptions(free_bytes_min=0, segment_bytes_max=1 << 16)
+    log = Log(DIRECTORY, options, files=disk, background=False)
+    stream = log.create_stream(TOPIC)
+    log.append(stream, rows(0))
+    forgotten = read_durable(disk, LAYOUT.durable)
+    group = [log.submit(stream, part) for part in (rows(1), [rows(2), rows(3)])]
+    assert [handle.wait().first for handle in group] == [1, 2]
+    log.append(stream, rows(4))
+    disk = disk.copy()
+    DurableFile.create(disk, LAYOUT.durable, forgotten)
+    path = LAYOUT.segment(1)
+    *_, last = extents(disk.read(path))
+    for position in range(0, last.end, step):
+        damaged = disk.copy()
+        damaged.damage(path, lambda old, at=position: old.__setitem__(at, old[at] ^ 4))  # type: ignore[misc]
+        try:
+            Log(DIRECTORY, options, files=damaged, background=False).close()
+        except CalveError:
+            continue
+        found = read_values(LogReader(DIRECTORY, files=damaged), TOPIC)
+        is_cut = last.begin <= position < last.used_end
+        assert found == [0, 1, 2, 3, 4][: 4 if is_cut else 5], position

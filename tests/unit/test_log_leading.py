@@ -164,3 +164,55 @@ def test_whoever_asks_for_the_lead_gets_it_after_the_group_under_way(
         lead(log)
     asking.join(5)
     assert written == [1]
+
+
+@pytest.fixture
+def slow_log(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    """Its thread looks at the backlog when it is woken, and not within a minute by itself."""
+    monkeypatch.setattr("calve.wal.leader.TICK_SECONDS", 60)
+    with Log(Path("/wal"), OPTIONS, files=disk) as log:
+        log.create_stream(TOPIC)
+        yield log
+
+
+def wait_elsewhere(log: Log) -> threading.Thread:
+    """A thread that waits for an append, as far as it gets while somebody leads."""
+    handle = log.submit(log.stream(TOPIC), rows(1))
+    waiting = threading.Thread(target=handle.wait, daemon=True)
+    waiting.start()
+    while not handle.batch or not handle.batch.waiting_count:
+        pass
+    return waiting
+
+
+def test_what_came_while_a_caller_led_is_written_by_the_log_s_thread(
+    slow_log: Log, disk: SimulatedDisk
+) -> None:
+    waiting: list[threading.Thread] = []
+
+    def fault(operation: str, _: SimulatedDisk) -> None:
+        if operation == "sync" and not waiting:
+            waiting.append(wait_elsewhere(slow_log))
+
+    disk.fault = fault
+    assert slow_log.append(slow_log.stream(TOPIC), rows(0)).first == 0
+    waiting[0].join(5)
+    assert not waiting[0].is_alive()
+
+
+def test_what_came_while_the_log_s_thread_went_to_sleep_is_written_by_it(
+    slow_log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_busy, goes_on = threading.Event(), threading.Event()
+
+    def be_busy() -> None:
+        is_busy.set()
+        goes_on.wait(5)
+
+    monkeypatch.setattr(slow_log._leader, "_do_what_is_due", be_busy)
+    slow_log._leader.wake()
+    assert is_busy.wait(5)
+    waiting = wait_elsewhere(slow_log)
+    goes_on.set()
+    waiting.join(5)
+    assert not waiting.is_alive()
