@@ -34,6 +34,14 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 MakeSettings = Callable[..., Settings]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one file run side by side with those of others, and all with Spark in one process."""
+    for item in items:
+        has_spark = "spark_running" in getattr(item, "fixturenames", ())
+        group = "spark" if has_spark else item.path.name
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture
 def make_settings(tmp_path: Path) -> MakeSettings:
     """Settings for a lake in this test's directory, from flags alone."""
