@@ -10,7 +10,7 @@ for DuckDB.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
@@ -312,9 +312,7 @@ class IcebergManager:
 
         What a branch or a tag leads to is kept.
         """
-        if older_than_days < 0:
-            raise InvalidRequest("older_than_days is negative", hint="0 means everything but now")
-        before = datetime.now(UTC) - timedelta(days=older_than_days)
+        before = datetime.now(UTC) - expiry.age_of(older_than_days)
         if not dry_run:
             # Of what an expired snapshot took out, nobody could tell any more.
             self._record_removals(table)
@@ -335,7 +333,7 @@ class IcebergManager:
 
         What somebody is still writing belongs to nothing yet: the age must be longer than that.
         """
-        age = timedelta(days=older_than_days)
+        age = expiry.age_of(older_than_days)
         return orphans.remove_orphans(self._lake.catalog.load_table(table), age, dry_run=dry_run)
 
     def verify_topic(

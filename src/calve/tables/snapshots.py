@@ -205,7 +205,7 @@ def parse_moment(text: str) -> datetime:
     """Read `2024-01-01 10:00:00`, with or without a zone."""
     try:
         return as_utc(datetime.fromisoformat(text.strip()))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InvalidRequest(
             f"{text!r} is not a time",
             hint="write 2024-01-01 10:00:00, or 2024-01-01T10:00:00+02:00",
