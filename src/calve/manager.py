@@ -25,7 +25,7 @@ from calve.tables.expiry import Expiry
 from calve.tables.feeding import feeding_topic, refuse_loss
 from calve.tables.orphans import RemovedFiles
 from calve.tables.references import Reference
-from calve.tables.schemas import SchemaSource, define_table
+from calve.tables.schemas import SchemaSource, TableDefinition, define_table
 from calve.tables.snapshots import ScanPlan, Snapshot
 from calve.tables.views import TableView, view_reference, view_table
 
@@ -65,7 +65,7 @@ class IcebergManager:
     def create_table(
         self,
         name: str,
-        schema: SchemaSource | None = None,
+        schema: SchemaSource | TableDefinition | None = None,
         *,
         from_data: object = None,
         partition_by: Sequence[str] = (),

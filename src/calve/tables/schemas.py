@@ -42,7 +42,7 @@ class TableDefinition:
 
 
 def define_table(
-    source: SchemaSource,
+    source: SchemaSource | TableDefinition,
     *,
     partition_by: Sequence[str] = (),
     sort_by: Sequence[str] = (),
@@ -51,8 +51,11 @@ def define_table(
     """Check a schema and all that goes with it.
 
     A path names a JSON file. What is given here comes before what the file says: `partition_by` and
-    `sort_by` replace the file's, `properties` are added to it.
+    `sort_by` replace the file's, `properties` are added to it. A definition is complete.
     """
+    if isinstance(source, TableDefinition):
+        _refuse_more(partition_by, sort_by, properties)
+        return source
     written = _read(source)
     check_schema(written.schema)
     # Ids of its own; those that name the identifier fields go along.
@@ -65,6 +68,14 @@ def define_table(
         sort_order=sort_order(_expressions(sort_by, "sort_by") or written.sort_by, schema),
         properties=MappingProxyType({**written.properties, **_properties(properties or {})}),
     )
+
+
+def _refuse_more(*given: object) -> None:
+    if any(given):
+        raise InvalidRequest(
+            "a table's definition has its partitioning, sort order and properties already",
+            hint="name them where it is made",
+        )
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
