@@ -73,7 +73,10 @@ def translated(error: duckdb.Error, what: str) -> CalveError:
     if isinstance(error, duckdb.IOException | duckdb.HTTPException):
         return _of_store(text)
     if isinstance(error, _REQUEST):
-        return InvalidRequest(f"{what} cannot be answered: {message_of(error)}")
+        return InvalidRequest(
+            f"{what} cannot be answered: {message_of(error)}",
+            hint="`calve table describe` shows a table's columns and their types",
+        )
     return Corruption(
         f"DuckDB could not answer {what}: {message_of(error)}",
         hint="this is a defect; `calve doctor --bundle` collects what is needed to report it",
