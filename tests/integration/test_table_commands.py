@@ -369,6 +369,7 @@ def test_dropping_and_purging(shell: Shell, tmp_path: Path) -> None:
         ("calve table rollback users --snapshot 5", 4, "5"),
         ("calve table upsert users --data users.csv --key nme", 3, "name"),
         ("calve branch publish users audit", 4, "audit"),
+        ("calve tag create users 'a\nb'", 3, "line breaks"),
         ("calve sql 'select * from userz'", 4, "users"),
         ("calve sql 'drop table users'", 3, "changes nothing"),
         ("calve table update users --assign age=1 --assign age=2 --all", 2, "two values"),
@@ -379,14 +380,16 @@ def test_dropping_and_purging(shell: Shell, tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_told_in_words_and_changes_nothing(
-    shell: Shell, line: str, code: int, words: str
+    shell: Shell, tmp_path: Path, line: str, code: int, words: str
 ) -> None:
     shell("calve table create users --schema schema.json")
     shell("calve table insert users --data users.csv")
     before = shell("calve table describe users --json").json()
+    files = set(tmp_path.rglob("*"))
     failed = shell(line, code=code)
     assert words.lower() in failed.err.lower()
     assert shell("calve table describe users --json").json() == before
+    assert set(tmp_path.rglob("*")) == files
 
 
 @pytest.mark.parametrize(

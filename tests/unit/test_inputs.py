@@ -173,6 +173,12 @@ def test_standard_input_is_a_dash() -> None:
     assert run.stdout.strip() == "[{'a': 1, 'b': 'x'}]"
 
 
+def test_a_standard_input_that_is_closed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InvalidRequest, match="standard input is closed"):
+        open_input("-")
+
+
 def test_rows_of_python_follow_the_table() -> None:
     as_dicts = {**FULL, "m": {"k": 5}}
     assert rows([as_dicts, {}]) == [FULL, EMPTY]
