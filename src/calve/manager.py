@@ -10,7 +10,7 @@ for DuckDB.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from calve.query.rows import Rows
 
 Engine: TypeAlias = Literal["python", "spark"]
-Moment: TypeAlias = datetime | str
+Moment: TypeAlias = datetime | date | str
 
 _T = TypeVar("_T")
 
@@ -247,7 +247,8 @@ class IcebergManager:
         limit: int | None = None,
     ) -> Rows:
         """The table as it was in a snapshot, with the columns of its time."""
-        view = view_table(self._lake.catalog.load_table(table), snapshot_id)
+        loaded = self._lake.catalog.load_table(table)
+        view = view_table(loaded, snapshots.snapshot_by_id(loaded, snapshot_id).id)
         return self._read(view, where, columns, limit)
 
     def query_as_of(
@@ -493,4 +494,5 @@ def _is_spark(engine: str) -> bool:
 
 
 def _moment(given: Moment) -> datetime:
-    return snapshots.parse_moment(given) if isinstance(given, str) else given
+    # A date is its midnight, as its text is.
+    return given if isinstance(given, datetime) else snapshots.parse_moment(str(given))

@@ -29,6 +29,7 @@ ColumnTypes: TypeAlias = Mapping[str, str | IcebergType | pa.DataType]
 SchemaSource: TypeAlias = Schema | pa.Schema | ColumnTypes | str | PathLike[str]
 
 _FORMAT_VERSION: Final = 2
+_CODECS: Final = ("zstd", "gzip", "snappy", "lz4", "brotli", "uncompressed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def define_table(
             _expressions(partition_by, "partition_by") or written.partition_by, schema
         ),
         sort_order=sort_order(_expressions(sort_by, "sort_by") or written.sort_by, schema),
-        properties=MappingProxyType({**written.properties, **_properties(properties or {})}),
+        properties=MappingProxyType(_properties({**written.properties, **(properties or {})})),
     )
 
 
@@ -191,4 +192,19 @@ def _properties(given: Mapping[Any, Any]) -> dict[str, str]:
             raise InvalidRequest(
                 f"property {key!r} is not text", hint="properties map text to text"
             )
+        _check_property(key, value)
     return dict(given)
+
+
+def _check_property(key: str, value: str) -> None:
+    """Refuse what would keep everybody from writing to the table."""
+    if key == "format-version" and value not in {"1", str(_FORMAT_VERSION)}:
+        raise InvalidRequest(
+            f"property {key!r} is {value!r}", hint=f"tables are written in format {_FORMAT_VERSION}"
+        )
+    if key == "write.target-file-size-bytes" and not (value.isdecimal() and int(value) > 0):
+        raise InvalidRequest(f"property {key!r} is {value!r}", hint="write a whole number of bytes")
+    if key == "write.parquet.compression-codec" and value.lower() not in _CODECS:
+        raise InvalidRequest(
+            f"property {key!r} is {value!r}", hint=f"it can be {', '.join(_CODECS)}"
+        )
