@@ -219,6 +219,18 @@ def test_any_number_of_days_is_an_age(shell: Shell) -> None:
         assert "hint: 0 means" in shell(f"calve table {line} --days nan", code=3).err
 
 
+def test_rows_are_counted_for_whoever_looks_on(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell("calve table create users --from-data users.csv")
+    assert "a second" not in shell("calve table insert users --data users.csv").err
+    monkeypatch.setattr("calve.cli.rows._REDRAW_SECONDS", 0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    said = shell("calve table insert users --data users.csv").err
+    assert "\r3 rows, " in said
+    assert said.rpartition("\r")[2].startswith("users: 3 rows inserted")
+
+
 def test_rows_change(shell: Shell) -> None:
     shell("calve table create users --from-data users.csv")
     shell("calve table insert users --data users.csv")
