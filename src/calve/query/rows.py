@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from calve.errors import MissingPart
-from calve.query.cells import cell_text
+from calve.query.cells import cell_text, column_values
 from calve.query.text_table import text_table
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Rows:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in shown.column_names)
         body = "".join(
             "<tr>" + "".join(f"<td>{html.escape(cell_text(cell))}</td>" for cell in row) + "</tr>"
-            for row in zip(*(column.to_pylist() for column in shown.columns), strict=True)
+            for row in zip(*map(column_values, shown.columns), strict=True)
         )
         return (
             f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -71,6 +71,11 @@ def current_snapshot(table: Table) -> Snapshot | None:
 
 
 def snapshot_by_id(table: Table, snapshot_id: int) -> Snapshot:
+    # None, which a change that changed nothing has, must not be taken for the current one.
+    if not isinstance(snapshot_id, int):
+        raise InvalidRequest(
+            f"{snapshot_id!r} is not a snapshot's id", hint="ids are whole numbers, not text"
+        )
     found = table.snapshot_by_id(snapshot_id)
     if found is None:
         raise NotFound(
@@ -205,7 +210,7 @@ def parse_moment(text: str) -> datetime:
     """Read `2024-01-01 10:00:00`, with or without a zone."""
     try:
         return as_utc(datetime.fromisoformat(text.strip()))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InvalidRequest(
             f"{text!r} is not a time",
             hint="write 2024-01-01 10:00:00, or 2024-01-01T10:00:00+02:00",
