@@ -115,6 +115,19 @@ def test_a_version_is_named_by_its_id(shop: Lake) -> None:
     assert (list(rows), rows.snapshot_id) == ([{"n": 3}], first)
 
 
+def test_the_answer_says_how_it_read_a_time(shop: Lake) -> None:
+    rows = sql(
+        shop,
+        "SELECT count(*) FROM users AT (TIMESTAMP => '2999-01-01 10:00:00') a "
+        "JOIN users AT (TIMESTAMP => '2998-12-31T23:30:00-01:00') b USING (id)",
+    )
+    newest = shop.catalog.load_table("users").metadata.current_snapshot_id
+    assert rows.times == (
+        f"users as of 2999-01-01 10:00:00 UTC: snapshot {newest}",
+        f"users as of 2999-01-01 00:30:00 UTC: snapshot {newest}",
+    )
+
+
 def test_own_columns_are_shown_when_named(shop: Lake) -> None:
     shown = ["id", "name", "score", "place"]
     assert sql(shop, "SELECT * FROM users").columns == shown

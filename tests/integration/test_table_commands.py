@@ -266,6 +266,9 @@ def test_branches_tags_and_the_way_back(shell: Shell) -> None:
     shell("calve branch publish users audit")
     assert shell(count_of.format("")).json() == [{"n": 6}]
     assert shell(count_of.format(" AT (TAG => 'first')")).json() == [{"n": 3}]
+    later = shell(count_of.format(" AT (TIMESTAMP => '2999-01-01 10:00')"))
+    assert later.json() == [{"n": 6}]
+    assert "users as of 2999-01-01 10:00:00 UTC: snapshot " in later.err
     assert len(shell("calve table query users --tag first --json").json()) == 3
     snapshots = shell("calve table list-snapshots users --json").json()
     changes = shell(f"calve table changes users --from {snapshots[0]['id']} --json").json()

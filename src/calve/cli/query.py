@@ -20,7 +20,7 @@ from calve.errors import InvalidRequest
 from calve.manager import IcebergManager
 from calve.query.formats import FORMATS, write_rows
 from calve.query.rows import Rows
-from calve.tables.snapshots import parse_moment
+from calve.tables.snapshots import parse_moment, told_moment
 
 _BINARY: Final = frozenset({"parquet", "arrow"})
 _FORMAT = click.option(
@@ -96,7 +96,10 @@ def sql(call: Call, text: str, output_format: str | None, output: str | None) ->
     Example: calve sql "select * from users AT (VERSION => 12345)" --json
     """
     with opened(call) as manager:
-        _write(call, manager.sql(text), output_format, output)
+        rows = manager.sql(text)
+        for each in rows.times:
+            say(each)
+        _write(call, rows, output_format, output)
 
 
 def _as_of(
@@ -109,7 +112,7 @@ def _as_of(
 ) -> Rows:
     moment = parse_moment(timestamp)
     rows = manager.query_as_of(table, moment, where, columns, limit)
-    say(f"as of {moment:%Y-%m-%d %H:%M:%S} UTC: snapshot {rows.snapshot_id}")
+    say(told_moment(moment, rows.snapshot_id))
     return rows
 
 

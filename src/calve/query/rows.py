@@ -37,6 +37,7 @@ class Shown:
     snapshot_id: int | None = None
     snapshot_at: datetime | None = None
     engine: str | None = None
+    times: tuple[str, ...] = ()
 
 
 class Rows:
@@ -74,6 +75,11 @@ class Rows:
     def snapshot_at(self) -> datetime | None:
         """When that snapshot was made, in UTC."""
         return self._shown.snapshot_at
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """How SQL understood each time it named: the table, the time in UTC and the snapshot."""
+        return self._shown.times
 
     @property
     def engine(self) -> str | None:

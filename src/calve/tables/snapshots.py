@@ -203,18 +203,31 @@ def has_deletes(table: Table, snapshot_id: int) -> bool:
 
 
 def as_utc(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidRequest(
+            f"{moment} is not a time of the calendar in UTC",
+            hint="name a time between years 1 and 9999",
+        ) from error
 
 
 def parse_moment(text: str) -> datetime:
     """Read `2024-01-01 10:00:00`, with or without a zone."""
     try:
         return as_utc(datetime.fromisoformat(text.strip()))
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise InvalidRequest(
             f"{text!r} is not a time",
             hint="write 2024-01-01 10:00:00, or 2024-01-01T10:00:00+02:00",
         ) from error
+
+
+def told_moment(moment: datetime, snapshot_id: int | None) -> str:
+    """What an answer says of the time it is of: that time in UTC, and the snapshot."""
+    return f"as of {moment:%Y-%m-%d %H:%M:%S} UTC: snapshot {snapshot_id}"
 
 
 def describe_snapshot(table: Table, snapshot: IcebergSnapshot) -> Snapshot:
