@@ -33,6 +33,7 @@ from calve.tables.positions import (
     position_property,
     range_summary,
 )
+from calve.tables.recording import Retirement
 from calve.tables.staging import Edit
 from calve.tables.translate import translating
 
@@ -101,6 +102,7 @@ def commit_range(
     _require_fitting(rows, edit)
     commit = TableCommit(table)
     judge = _Judge(rows, last_seen, replaces)
+    retirement = Retirement()
     fitted = edit if edit.schema else replace(edit, schema=table.schema())
 
     def attempt() -> Committed | _Verdict:
@@ -110,7 +112,10 @@ def commit_range(
             if found := commit.reload():
                 return found
             verdict = judge.verdict(commit.table)
-        return verdict or commit.attempt(_prepared(commit.table, rows, fitted, operation_id))
+        if verdict is not None:
+            return verdict
+        prepared = _prepared(commit.table, rows, fitted, operation_id)
+        return commit.attempt(retirement.making_room(commit.table, prepared))
 
     outcome = commit.repeat(attempt)
     if isinstance(outcome, Committed):
