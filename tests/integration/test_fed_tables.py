@@ -24,6 +24,7 @@ from calve.tables.removals import Removals
 from calve.tables.staging import Edit
 from calve.wal import Log, LogOptions, Stream
 from tests.fakes.delete_files import delete_equal
+from tests.fakes.lying_catalog import lying
 from tests.fakes.oracle import rows as log_rows
 from tests.fakes.topic_table import feed, make_topic_table
 
@@ -72,6 +73,27 @@ def test_inserts_by_hand_are_refused_with_the_way_to_produce(manager: IcebergMan
             change()
         assert "calve produce" in (caught.value.hint or "")
     assert len(offsets(manager)) == 200
+
+
+@pytest.mark.parametrize("change", ["insert", "upsert"])
+def test_a_table_that_a_topic_comes_to_feed_meanwhile_takes_no_rows_by_hand(
+    lake: Lake, change: str
+) -> None:
+    lake.tables.create_table("t", {"id": "long"})
+
+    def is_first(commit: Callable[[], object]) -> object:
+        fed = Edit(properties={"calve.topic": "default.default.t"})
+        TableCommit(lake.catalog.load_table("t")).attempt(fed)
+        return commit()
+
+    by_hand: dict[str, Callable[[], object]] = {
+        "insert": lambda: lake.tables.insert_data("t", [{"id": 1}]),
+        "upsert": lambda: lake.tables.upsert_data("t", [{"id": 1}], ["id"]),
+    }
+    with lying(lake.catalog, is_first), pytest.raises(InvalidRequest, match="feeds the table"):
+        by_hand[change]()
+    assert not len(lake.tables.query_table("t"))
+    assert not list(Path(lake.catalog.load_table("t").location()[7:]).rglob("*.parquet"))
 
 
 def test_forced_inserts_have_no_offset(manager: IcebergManager) -> None:

@@ -34,6 +34,16 @@ if TYPE_CHECKING:
 _SHARES: Final = 3
 
 
+def refuse_rows(table: Table) -> None:
+    """Refuse a table that a topic feeds."""
+    refuse_fed(
+        table,
+        "rows of a writer would have no offset",
+        hint="produce them to the topic: `calve produce`",
+        force=False,
+    )
+
+
 class Stager:
     """The files of one transaction. Not for several threads at once."""
 
@@ -127,12 +137,7 @@ class Stager:
             part = first.fit(part, before=before)
             self.table = self._target.create(first.schema, retry)
         if self._fitter is None:
-            refuse_fed(
-                self.table,
-                "rows of a writer would have no offset",
-                hint="produce them to the topic: `calve produce`",
-                force=False,
-            )
+            refuse_rows(self.table)
             self._fitter = RowFitter(self.table)
         return self._fitter.fit(part, before=before)
 

@@ -23,7 +23,7 @@ from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.staging import Edit
 from calve.writer.config import Bounds
-from calve.writer.stager import Stager
+from calve.writer.stager import Stager, refuse_rows
 from calve.writer.stats import WriterCounters
 from calve.writer.target import TargetTable
 
@@ -111,7 +111,8 @@ class Transaction:
                     added=self._stager.finish(),
                     schema=self._stager.schema,
                     summary={"calve.operation": self.id},
-                )
+                ),
+                require=refuse_rows,
             )
         except SchemaConflict:
             self._is_outdated = True
