@@ -35,8 +35,12 @@ class Columns:
 Part: TypeAlias = pa.RecordBatch | Columns
 
 
-def read_parts(data: object, *, rows_max: int) -> Iterator[Part]:
-    """The rows as parts of at most so many, read as they are asked for."""
+def read_parts(data: object, *, rows_max: int, bytes_max: int) -> Iterator[Part]:
+    """The rows as parts of at most so many, read as they are asked for.
+
+    `bytes_max` bounds what has to be held or copied for a part: of Arrow data and of rows. Columns
+    of Python values and pandas' are in memory as a whole anyway.
+    """
     if is_file(data):
         raise InvalidRequest(
             "rows are taken from memory here, not from a file",
@@ -45,18 +49,30 @@ def read_parts(data: object, *, rows_max: int) -> Iterator[Part]:
     if is_frame(data):
         return _frame_parts(data, rows_max)
     if reader := arrow_reader(data):
-        return _sliced(reader, rows_max)
+        return _sliced(reader, rows_max, bytes_max)
     if isinstance(data, Mapping):
         return _column_parts(column_lists(data), rows_max)
     if isinstance(data, Iterable):
-        return _row_parts(iter(data), rows_max)
+        return _row_parts(iter(data), rows_max, bytes_max)
     raise no_rows(data)
 
 
-def _sliced(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa.RecordBatch]:
+def cut_rows(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Pieces of at most so many bytes; a single row is never cut."""
+    if rows.num_rows <= 1 or rows.nbytes <= bytes_max:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from cut_rows(rows.slice(0, half), bytes_max)
+    yield from cut_rows(rows.slice(half), bytes_max)
+
+
+def _sliced(
+    batches: Iterable[pa.RecordBatch], rows_max: int, bytes_max: int
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for start in range(0, batch.num_rows, rows_max):
-            yield batch.slice(start, rows_max)
+            yield from cut_rows(batch.slice(start, rows_max), bytes_max)
 
 
 def _frame_parts(frame: Any, rows_max: int) -> Iterator[Columns]:
@@ -72,16 +88,39 @@ def _column_parts(columns: dict[str, list[Any]], rows_max: int) -> Iterator[Colu
         yield Columns(part, min(rows_max, total - start))
 
 
-def _row_parts(rows: Iterator[Any], rows_max: int) -> Iterator[Part]:
+def _row_parts(rows: Iterator[Any], rows_max: int, bytes_max: int) -> Iterator[Part]:
     first = list(islice(rows, 1))
     if first and isinstance(first[0], pa.RecordBatch):
-        yield from _sliced(chain(first, rows), rows_max)
+        yield from _sliced(chain(first, rows), rows_max, bytes_max)
         return
     before = 0
     every = chain(first, rows)
-    while piece := list(islice(every, rows_max)):
+    while piece := _next_rows(every, rows_max, bytes_max):
         yield _turned(piece, Origin(before=before))
         before += len(piece)
+
+
+def _next_rows(rows: Iterator[Any], rows_max: int, bytes_max: int) -> list[Any]:
+    piece: list[Any] = []
+    left = bytes_max
+    for row in islice(rows, rows_max):
+        piece.append(row)
+        left -= _bytes(row)
+        if left <= 0:
+            break
+    return piece
+
+
+def _bytes(value: Any) -> int:
+    """About the memory of a value in Arrow; what is of fixed length does not count."""
+    match value:
+        case str() | bytes():
+            return len(value)
+        case Mapping():
+            return sum(map(_bytes, value.values()))
+        case list() | tuple():
+            return sum(map(_bytes, value))
+    return 0
 
 
 def _turned(rows: list[Any], origin: Origin) -> Columns:
