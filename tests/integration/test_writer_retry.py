@@ -123,6 +123,7 @@ def test_without_a_configuration_the_table_says_how_often_others_may_win(
         ({"initial_delay": -1}, "initial_delay: -1"),
         ({"max_delay": "10"}, "max_delay: '10'"),
         ({"backoff_multiplier": 0.5}, "backoff_multiplier: 0.5"),
+        ({"max_delay": float("inf")}, "max_delay: inf"),
     ],
 )
 def test_retries_that_make_no_sense_are_refused(options: dict[str, float], said: str) -> None:

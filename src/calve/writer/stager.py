@@ -7,6 +7,7 @@ a file when the transaction ends goes into one then.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from copy import copy
 from itertools import count, islice
@@ -132,7 +133,9 @@ class Stager:
         before = 0
         batch = bounds.batch
         bytes_max = batch.max_memory_per_batch_bytes
-        for part in read_parts(data, rows_max=batch.max_rows_per_batch, bytes_max=bytes_max):
+        # A batch that is not to be split is judged as a whole.
+        held_max = bytes_max if batch.enable_auto_split else sys.maxsize
+        for part in read_parts(data, rows_max=batch.max_rows_per_batch, bytes_max=held_max):
             fitted = self._fitted(part, before, bounds)
             before += part.num_rows
             yield from cut_rows(fitted, bytes_max)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -20,6 +20,9 @@ from calve.tables.inputs.frames import frame_columns, is_frame
 from calve.tables.inputs.origin import Origin
 from calve.tables.inputs.rows import check_row
 from calve.tables.inputs.sources import arrow_reader, column_lists, no_rows
+
+# Rows are there as Python's values, and twice in Arrow while they get the table's types.
+_COPIES: Final = 3
 
 Values: TypeAlias = list[Any] | pa.Array
 
@@ -38,7 +41,7 @@ Part: TypeAlias = pa.RecordBatch | Columns
 def read_parts(data: object, *, rows_max: int, bytes_max: int) -> Iterator[Part]:
     """The rows as parts of at most so many, read as they are asked for.
 
-    `bytes_max` bounds what has to be held or copied for a part: of Arrow data and of rows. Columns
+    `bytes_max` bounds what has to be held or copied for a part, of Arrow data and of dicts. Columns
     of Python values and pandas' are in memory as a whole anyway.
     """
     if is_file(data):
@@ -53,7 +56,7 @@ def read_parts(data: object, *, rows_max: int, bytes_max: int) -> Iterator[Part]
     if isinstance(data, Mapping):
         return _column_parts(column_lists(data), rows_max)
     if isinstance(data, Iterable):
-        return _row_parts(iter(data), rows_max, bytes_max)
+        return _row_parts(iter(data), rows_max, max(1, bytes_max // _COPIES))
     raise no_rows(data)
 
 
@@ -91,7 +94,7 @@ def _column_parts(columns: dict[str, list[Any]], rows_max: int) -> Iterator[Colu
 def _row_parts(rows: Iterator[Any], rows_max: int, bytes_max: int) -> Iterator[Part]:
     first = list(islice(rows, 1))
     if first and isinstance(first[0], pa.RecordBatch):
-        yield from _sliced(chain(first, rows), rows_max, bytes_max)
+        yield from _sliced(chain(first, rows), rows_max, bytes_max * _COPIES)
         return
     before = 0
     every = chain(first, rows)
@@ -105,22 +108,24 @@ def _next_rows(rows: Iterator[Any], rows_max: int, bytes_max: int) -> list[Any]:
     left = bytes_max
     for row in islice(rows, rows_max):
         piece.append(row)
-        left -= _bytes(row)
+        left -= _bytes(row.values()) if isinstance(row, dict) else 0
         if left <= 0:
             break
     return piece
 
 
-def _bytes(value: Any) -> int:
-    """About the memory of a value in Arrow; what is of fixed length does not count."""
-    match value:
-        case str() | bytes():
-            return len(value)
-        case Mapping():
-            return sum(map(_bytes, value.values()))
-        case list() | tuple():
-            return sum(map(_bytes, value))
-    return 0
+def _bytes(values: Iterable[Any]) -> int:
+    """What texts and bytes among values take; asked for each row, so that others do not count."""
+    size = 0
+    for value in values:
+        kind = type(value)
+        if kind is str or kind is bytes:
+            size += len(value)
+        elif kind is list or kind is tuple:
+            size += _bytes(value)
+        elif kind is dict:
+            size += _bytes(value.values())
+    return size
 
 
 def _turned(rows: list[Any], origin: Origin) -> Columns:
