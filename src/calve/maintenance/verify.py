@@ -2,8 +2,8 @@
 
 It looks at one snapshot, with the properties that belong to it, while others go on committing; if
 it expires meanwhile, at the newest one instead. What is not there must have been removed on
-purpose, by a record or by a snapshot that is kept, or be known to the log as lost; all else is
-missing, which is a defect. It changes nothing.
+purpose, by a record or by a snapshot that is kept, or be known as lost to the log, or to the table
+from it; all else is missing, which is a defect. It changes nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from calve.maintenance.verification import (
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.feeding import require_topic
+from calve.tables.losses import known_losses
 from calve.tables.orphans import data_orphans
 from calve.tables.positions import Position, committed_position, committed_positions
 from calve.tables.ranges import Ranges
@@ -126,10 +127,11 @@ class _Audit:
         return self._log.check(partition, self._positions.get(partition), newest)
 
     def _known_loss(self, partition: int, count: PartitionCount) -> Ranges:
+        told = count.gaps.explain_ranges(known_losses(self._table.properties, partition))
         span = count.gaps.span
         if self._log is None or not len(span):
-            return Ranges()
-        return count.gaps.explain(self._log.holes(partition, span))
+            return told
+        return told.merged(count.gaps.explain(self._log.holes(partition, span)))
 
     def _taken_out(self, found: Sweep) -> dict[int, list[Removed]]:
         """What snapshots took out that nobody recorded; the newest that did is named."""
