@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -279,6 +280,30 @@ def test_a_data_file_that_is_gone_is_damage(catalog: LakeCatalog) -> None:
     table.io.delete(file_of(catalog, 0).file_path)
     with pytest.raises(Corruption, match="missing"):
         verified(catalog)
+
+
+@pytest.mark.parametrize("kind", ["data file", "footer", "manifest", "manifest list"])
+def test_a_file_that_is_damaged_is_named(catalog: LakeCatalog, kind: str) -> None:
+    feed(catalog, range(100_000))
+    table = catalog.load_table("t")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    (manifest,) = snapshot.manifests(table.io)
+    data = file_of(catalog, 0).file_path
+    location = {
+        "manifest": manifest.manifest_path,
+        "manifest list": snapshot.manifest_list,
+    }.get(kind, data)
+    path = Path(location.removeprefix("file://"))
+    content = path.read_bytes()
+    middle = len(content) // 2
+    cut = content[: middle // 2] + bytes(middle) + content[middle // 2 + middle :]
+    path.write_bytes(cut if kind == "data file" else content[:middle])
+    with pytest.raises(Corruption, match="is damaged") as caught:
+        verified(catalog)
+    named = "a manifest of default.default.t" if kind == "manifest" else location
+    assert named in caught.value.message
+    assert "restore" in (caught.value.hint or "")
 
 
 def test_no_offset_is_settled_while_a_file_may_still_hold_it(

@@ -18,6 +18,7 @@ from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from calve.condition import Condition, Fact
 from calve.errors import InvalidRequest
 from calve.tables.pruning import fact_to_iceberg, to_iceberg
+from calve.tables.translate import reading_file
 
 
 class _Planner(ManifestGroupPlanner):
@@ -92,7 +93,10 @@ def differing_files(
 
 def _manifests(table: Table, snapshot_id: int | None) -> list[ManifestFile]:
     snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
-    return snapshot.manifests(table.io) if snapshot else []
+    if snapshot is None:
+        return []
+    with reading_file(snapshot.manifest_list):
+        return snapshot.manifests(table.io)
 
 
 def _deletes(manifests: list[ManifestFile]) -> set[str]:
@@ -100,8 +104,9 @@ def _deletes(manifests: list[ManifestFile]) -> set[str]:
 
 
 def _all_planned(table: Table, manifests: list[ManifestFile]) -> list[FileScanTask]:
-    _refuse_equality_deletes(table, manifests)
-    return _planned(table, manifests, AlwaysTrue(), table.schema())
+    with reading_file(f"a manifest of {'.'.join(table.name())}"):
+        _refuse_equality_deletes(table, manifests)
+        return _planned(table, manifests, AlwaysTrue(), table.schema())
 
 
 def _planned(
