@@ -96,7 +96,7 @@ def test_many_are_recorded_a_few_at_a_time_and_none_is_lost(catalog: LakeCatalog
     for offset in range(20, 40):
         remove(catalog, [offset])
     feed(catalog, [100])
-    assert recorded(catalog) == f"20-{20 + recording._RECORDED_MAX}"
+    assert recorded(catalog) == f"20-{20 + recording._READ_MAX}"
     assert len(table_of(catalog).metadata.snapshots) > KEPT
     go_on(catalog, KEPT)
     assert recorded(catalog) == "20-40"

@@ -29,7 +29,7 @@ from calve.tables.staging import FORMAT_VERSION_MAX, Edit
 
 _LOG: Final = logging.getLogger(__name__)
 # For each, the files are read that it replaced: one commit must not take on too many.
-_RECORDED_MAX: Final = 8
+_READ_MAX: Final = 8
 _UNRECORDED: Final = "what a snapshot removed cannot be recorded"
 
 
@@ -82,13 +82,13 @@ class Retirement:
     def making_room(self, table: Table, edit: Edit) -> Edit:
         """The edit, with the oldest snapshots to forget, and the record of what nobody recorded.
 
-        A snapshot that cannot be read just now stays, with all that came after it. One that never
+        A snapshot that is not read just now stays, with all that came after it. One that never
         can, because only Spark can read it or a file of it is gone, is let go of.
         """
         surplus = surplus_ids(table.metadata, snapshots_kept(table.metadata) - 1)
         removals, ids, held = Removals(), list[int](), set[int | None]()
         for snapshot in _told_by(table, surplus):
-            if len(ids) == _RECORDED_MAX or not self._is_settled(table, snapshot):
+            if not self._is_settled(table, snapshot):
                 held |= {snapshot.id, snapshot.parent_id}
             elif (found := self._read[snapshot.id]) is not None:
                 removals = removals.merged(found)
@@ -100,6 +100,8 @@ class Retirement:
         """Whether there is nothing more to learn of a snapshot."""
         if snapshot.id in self._read:
             return True
+        if len(self._read) == _READ_MAX:
+            return False
         try:
             self._read[snapshot.id] = Removals.of_runs(taken_out(table, snapshot))
         except Unavailable as error:
