@@ -21,7 +21,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from calve.errors import InvalidRequest
 from calve.tables.columns import check_columns, check_names
-from calve.tables.schema_file import SchemaFile, read_schema_file, schema_of
+from calve.tables.schema_file import SchemaFile, read_schema_file, schema_of, schema_with
 from calve.tables.transforms import partition_spec, sort_order
 from calve.tables.types import parse_type, type_name
 
@@ -29,6 +29,7 @@ ColumnTypes: TypeAlias = Mapping[str, str | IcebergType | pa.DataType]
 SchemaSource: TypeAlias = Schema | pa.Schema | ColumnTypes | str | PathLike[str]
 
 _FORMAT_VERSION: Final = 2
+_CODECS: Final = ("zstd", "gzip", "snappy", "lz4", "brotli", "uncompressed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,12 @@ class TableDefinition:
     partition_spec: PartitionSpec
     sort_order: SortOrder
     properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    partition_by: Sequence[str] = ()  # the two of them as they were written
+    sort_by: Sequence[str] = ()
 
 
 def define_table(
-    source: SchemaSource,
+    source: SchemaSource | TableDefinition,
     *,
     partition_by: Sequence[str] = (),
     sort_by: Sequence[str] = (),
@@ -51,20 +54,33 @@ def define_table(
     """Check a schema and all that goes with it.
 
     A path names a JSON file. What is given here comes before what the file says: `partition_by` and
-    `sort_by` replace the file's, `properties` are added to it.
+    `sort_by` replace the file's, `properties` are added to it. A definition is complete.
     """
+    if isinstance(source, TableDefinition):
+        _refuse_more(partition_by, sort_by, properties)
+        return source
     written = _read(source)
     check_schema(written.schema)
     # Ids of its own; those that name the identifier fields go along.
     schema = assign_fresh_schema_ids(written.schema)
+    partitions = _expressions(partition_by, "partition_by") or written.partition_by
+    order = _expressions(sort_by, "sort_by") or written.sort_by
     return TableDefinition(
         schema=schema,
-        partition_spec=partition_spec(
-            _expressions(partition_by, "partition_by") or written.partition_by, schema
-        ),
-        sort_order=sort_order(_expressions(sort_by, "sort_by") or written.sort_by, schema),
-        properties=MappingProxyType({**written.properties, **_properties(properties or {})}),
+        partition_spec=partition_spec(partitions, schema),
+        sort_order=sort_order(order, schema),
+        partition_by=tuple(partitions),
+        sort_by=tuple(order),
+        properties=MappingProxyType(_properties({**written.properties, **(properties or {})})),
     )
+
+
+def _refuse_more(*given: object) -> None:
+    if any(given):
+        raise InvalidRequest(
+            "a table's definition has its partitioning, sort order and properties already",
+            hint="name them where it is made",
+        )
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
@@ -74,6 +90,32 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
     converted: pa.Schema = schema_to_pyarrow(schema, include_field_ids=False)
     return converted
+
+
+def schema_to_json(schema: Schema) -> str:
+    """Iceberg's own form, with the ids of all columns."""
+    return schema.model_dump_json()
+
+
+def schema_from_json(text: str) -> Schema:
+    """What `schema_to_json` wrote; ValueError if it did not."""
+    return Schema.model_validate_json(text)
+
+
+def without(schema: Schema, name: str) -> Schema:
+    """The schema without one of its columns."""
+    left = [field for field in schema.fields if field.name != name]
+    return schema_with(schema, left, schema.schema_id)
+
+
+def with_renamed(schema: Schema, name: str, new_name: str) -> Schema:
+    """The schema with another name for one of its columns."""
+    fields = [
+        field.model_copy(update={"name": new_name}) if field.name == name else field
+        for field in schema.fields
+    ]
+    check_columns([field.name for field in fields])
+    return schema_with(schema, fields, schema.schema_id)
 
 
 def _read(source: SchemaSource) -> SchemaFile:
@@ -180,4 +222,19 @@ def _properties(given: Mapping[Any, Any]) -> dict[str, str]:
             raise InvalidRequest(
                 f"property {key!r} is not text", hint="properties map text to text"
             )
+        _check_property(key, value)
     return dict(given)
+
+
+def _check_property(key: str, value: str) -> None:
+    """Refuse what would keep everybody from writing to the table."""
+    if key == "format-version" and value not in {"1", str(_FORMAT_VERSION)}:
+        raise InvalidRequest(
+            f"property {key!r} is {value!r}", hint=f"tables are written in format {_FORMAT_VERSION}"
+        )
+    if key == "write.target-file-size-bytes" and not (value.isdecimal() and int(value) > 0):
+        raise InvalidRequest(f"property {key!r} is {value!r}", hint="write a whole number of bytes")
+    if key == "write.parquet.compression-codec" and value.lower() not in _CODECS:
+        raise InvalidRequest(
+            f"property {key!r} is {value!r}", hint=f"it can be {', '.join(_CODECS)}"
+        )
