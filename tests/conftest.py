@@ -20,7 +20,7 @@ from tests.servers.needs import needed
 from tests.servers.postgres import Postgres
 from tests.servers.rest import Rest
 
-pytest_plugins = ["tests.pages", "tests.servers.fixtures"]
+pytest_plugins = ["tests.contract.matrix", "tests.pages", "tests.servers.fixtures"]
 
 # The same examples in every run, so that a change is judged by itself; `--hypothesis-profile=search`
 # looks for new ones.
