@@ -20,7 +20,7 @@ from tests.servers.needs import needed
 from tests.servers.postgres import Postgres
 from tests.servers.rest import Rest
 
-pytest_plugins = ["tests.pages", "tests.servers.fixtures"]
+pytest_plugins = ["tests.contract.matrix", "tests.pages", "tests.servers.fixtures"]
 
 # The same examples in every run, so that a change is judged by itself; `--hypothesis-profile=search`
 # looks for new ones.
@@ -32,6 +32,14 @@ hypothesis.settings.load_profile("repeat")
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 MakeSettings = Callable[..., Settings]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one file run side by side with those of others, and all with Spark in one process."""
+    for item in items:
+        has_spark = "spark_running" in getattr(item, "fixturenames", ())
+        group = "spark" if has_spark else item.path.name
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
-"""One fixture for every pair of catalog and store, and the matrix of what each pair showed."""
+"""One fixture for every pair of catalog and store."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,15 +9,13 @@ import pytest
 
 from calve.lake import Lake
 from tests.contract.backends import PAIRS, Backend, Servers, backend
-
-_PASSED, _FAILED, _NOT_TESTABLE, _NO_SERVER = "yes", "NO", "not testable here", "no server"
-_results: dict[str, dict[str, str]] = defaultdict(dict)
+from tests.contract.matrix import behaviour_of
 
 
 @pytest.fixture(params=PAIRS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
     with backend(request.param, Servers(request.getfixturevalue), tmp_path) as made:
-        behaviour = _behaviour(request.node.name)
+        behaviour = behaviour_of(request.node.name)
         if reason := made.not_testable.get(behaviour):
             pytest.skip(reason)
         yield made
@@ -28,58 +25,3 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
 def contract_lake(kind: Backend) -> Iterator[Lake]:
     with Lake(kind.settings()) as lake:
         yield lake
-
-
-def _behaviour(test: str) -> str:
-    return test.partition("[")[0].removeprefix("test_").replace("_", " ")
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    outcome = yield
-    report = outcome.get_result()  # type: ignore[attr-defined]
-    callspec = getattr(item, "callspec", None)
-    if callspec is None or "kind" not in callspec.params:
-        return
-    row = _results[_behaviour(item.name)]
-    pair = callspec.params["kind"]
-    if report.failed:
-        row[pair] = _FAILED
-    elif report.skipped:
-        row[pair] = _NOT_TESTABLE if _NOT_TESTABLE in str(report.longrepr) else _NO_SERVER
-    elif report.when == "call":
-        row[pair] = _PASSED
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--matrix", type=Path, help="write the matrix of catalogs and stores here")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not _results:
-        return
-    terminalreporter.section("catalogs and stores")
-    pairs = [pair for pair in PAIRS if any(pair in row for row in _results.values())]
-    width = max(map(len, _results))
-    for pair in pairs:
-        terminalreporter.write_line(pair)
-        for behaviour, row in _results.items():
-            terminalreporter.write_line(f"    {behaviour:<{width}}  {row.get(pair, '-')}")
-    if path := terminalreporter.config.getoption("--matrix"):
-        path.write_text(_markdown(pairs))
-
-
-def _markdown(pairs: list[str]) -> str:
-    lines = [
-        "# What each catalog and store does",
-        "",
-        "Written by `.venv/bin/pytest tests/contract --matrix docs/reference/catalogs.md` from a run of the",
-        "contract tests, which are the same for every pair.",
-        '"No server": there is nothing to refuse a login or to be out of reach.',
-        "",
-        "| | " + " | ".join(pairs) + " |",
-        "|---" * (len(pairs) + 1) + "|",
-    ]
-    for behaviour, row in _results.items():
-        lines.append(f"| {behaviour} | " + " | ".join(row.get(pair, "-") for pair in pairs) + " |")
-    return "\n".join(lines) + "\n"

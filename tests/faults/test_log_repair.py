@@ -138,7 +138,7 @@ def remove(disk: SimulatedDisk, number: int) -> None:
             ["hole", "hole", "hole", 53],
         ),
     ],
-    ids=str,
+    ids=["the first", "the second", "both"],
 )
 def test_the_rows_of_a_topic_opened_in_a_lost_segment_are_named_and_it_stays_readable(
     spoil: object,

@@ -201,6 +201,11 @@ def test_an_interrupt_that_a_library_makes_an_error_of_is_one(
             raise RuntimeError("a validator could not be built") from None
 
     monkeypatch.setattr("calve.cli.main._interrupts", [])
+    # Where tests run side by side, their processes leave Ctrl-C to the one that started them.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr("calve.cli.options.load_settings", interrupted)
-    run = calve("config", "show")
+    try:
+        run = calve("config", "show")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (run.code, run.err) == (130, "interrupted\n")
