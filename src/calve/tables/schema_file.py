@@ -38,7 +38,7 @@ class SchemaFile:
 
 def read_schema_file(path: Path) -> SchemaFile:
     try:
-        return _parse(_decoded(path))
+        return parse_schema(_decoded(path))
     except InvalidRequest as error:
         raise InvalidRequest(
             f"{path}: {error.message}",
@@ -82,7 +82,8 @@ def _decoded(path: Path) -> dict[str, object]:
     return decoded
 
 
-def _parse(document: dict[str, object]) -> SchemaFile:
+def parse_schema(document: dict[str, object]) -> SchemaFile:
+    """What a document says, in either of the two forms."""
     if document.get("type") == "struct" and "fields" in document:
         return SchemaFile(_iceberg_schema(document))
     for key in document:

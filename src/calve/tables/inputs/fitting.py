@@ -24,6 +24,7 @@ from calve.tables.inputs.conform import (
     match_names,
     plan_columns,
 )
+from calve.tables.inputs.convert import Text
 from calve.tables.inputs.guess import guess_values
 from calve.tables.inputs.origin import Origin, Unfit
 from calve.tables.inputs.parts import Columns, Part, Values
@@ -35,9 +36,15 @@ from calve.tables.schemas import arrow_schema, schema_from_arrow
 class RowFitter:
     """Fits the rows of one transaction, part by part. `schema` is what they need so far."""
 
-    def __init__(self, schema: Schema | None = None, *, last_column_id: int = 0) -> None:
-        """Begin with columns that are there, or with none for a table that is to be made."""
+    def __init__(
+        self, schema: Schema | None = None, *, last_column_id: int = 0, text: Text = Text.TYPED
+    ) -> None:
+        """Begin with columns that are there, or with none for a table that is to be made.
+
+        Of values from JSON, the text that is all dates or timestamps makes a column of them.
+        """
         self.schema = schema or Schema()
+        self._text = text
         self._last_column_id = last_column_id
         self._target = arrow_schema(self.schema)
         # What the columns of the last Arrow data turned out to need.
@@ -94,9 +101,10 @@ class RowFitter:
         for name, values in part.values.items():
             if name in self._target.names:
                 arrays[name], schema = self._fit_known(name, values, schema, origin, places)
-            elif (kind := _kind_of(name, values, origin)) is not None:
+            elif (kind := self._kind_of(name, values, origin)) is not None:
                 schema = self._grown(schema, [pa.field(name, kind)])
-                arrays[name] = _fitted(values, self._target_of(schema).field(name), origin, places)
+                field = self._target_of(schema).field(name)
+                arrays[name] = self._fitted(values, field, origin, places)
         target = self._target_of(schema)
         match_names(list(arrays), target, origin)
         self._grow(schema, target)
@@ -111,19 +119,19 @@ class RowFitter:
     ) -> tuple[pa.Array, Schema]:
         """The column as the table has it; or with the first change of it that makes all fit."""
         try:
-            return _fitted(values, self._target.field(name), origin, places), schema
+            return self._fitted(values, self._target.field(name), origin, places), schema
         except InvalidRequest:
             for wider in self._changes_of(name, values, schema, origin):
                 with suppress(InvalidRequest):
                     field = self._target_of(wider).field(name)
-                    return _fitted(values, field, origin, places), wider
+                    return self._fitted(values, field, origin, places), wider
             raise
 
     def _changes_of(
         self, name: str, values: Values, schema: Schema, origin: Origin
     ) -> Iterator[Schema]:
         with suppress(InvalidRequest):
-            kind = _kind_of(name, values, origin)
+            kind = self._kind_of(name, values, origin)
             for widens in (False, True):
                 fields = [pa.field(name, kind)] if kind else []
                 wider = self._grown(schema, fields, widens=widens)
@@ -141,18 +149,18 @@ class RowFitter:
         if schema is not self.schema:
             self.schema, self._target, self._planned = schema, target, None
 
+    def _kind_of(self, name: str, values: Values, origin: Origin) -> pa.DataType | None:
+        """The type of a column that nobody has declared; None while there is no value in it."""
+        if isinstance(values, pa.Array):
+            return None if pa.types.is_null(values.type) else values.type
+        try:
+            return guess_values(values, dated_text=self._text is Text.JSON)
+        except Unfit as error:
+            raise origin.error(error.problem, column=name, hint=error.hint) from error
 
-def _kind_of(name: str, values: Values, origin: Origin) -> pa.DataType | None:
-    """The type of a column that nobody has declared; None while there is no value in it."""
-    if isinstance(values, pa.Array):
-        return None if pa.types.is_null(values.type) else values.type
-    try:
-        return guess_values(values)
-    except Unfit as error:
-        raise origin.error(error.problem, column=name, hint=error.hint) from error
-
-
-def _fitted(values: Values, field: pa.Field, origin: Origin, places: range) -> pa.Array:
-    if isinstance(values, pa.Array):
-        return conform_array(values, field, origin, places)
-    return column_array(values, field, origin, places)
+    def _fitted(
+        self, values: Values, field: pa.Field, origin: Origin, places: range
+    ) -> pa.Array:
+        if isinstance(values, pa.Array):
+            return conform_array(values, field, origin, places)
+        return column_array(values, field, origin, places, self._text)
