@@ -85,4 +85,3 @@ class CsvReader:
 def _file(content: bytes, origin: Origin) -> InputFile:
     source = io.BytesIO(content)
     return InputFile(Stream(source.read, source.close), origin, "csv")
-

@@ -1,4 +1,4 @@
-"""JSON objects as batches: known columns with the topic's types, new ones with those they suggest."""
+"""JSON objects as batches: columns with the topic's types, new ones with those they suggest."""
 
 from __future__ import annotations
 
@@ -84,9 +84,7 @@ class JsonReader:
         return record
 
 
-def _decoded(
-    block: bytes, decoder: msgspec.json.Decoder[Any], before: int
-) -> list[dict[str, Any]]:
+def _decoded(block: bytes, decoder: msgspec.json.Decoder[Any], before: int) -> list[dict[str, Any]]:
     try:
         rows: list[Any] = decoder.decode_lines(block)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):

@@ -87,7 +87,7 @@ class App:
             return _problem(refusal.problem, refusal.headers)
         except ClientDisconnect:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001
             _log.exception("a request failed: %s %s", request.method, request.url.path)
             return _problem(
                 Problem.plain(

@@ -17,11 +17,11 @@ _PAGE_HEADERS: Final = {
 }
 
 
-async def show_openapi(service: Service, request: Request) -> Response:  # noqa: ARG001, RUF029
+async def show_openapi(service: Service, request: Request) -> Response:  # noqa: ARG001
     content: bytes = request.app.openapi
     return Response(content, media_type="application/json")
 
 
-async def show_docs(service: Service, request: Request) -> Response:  # noqa: ARG001, RUF029
+async def show_docs(service: Service, request: Request) -> Response:  # noqa: ARG001
     page: str = request.app.docs
     return Response(page, headers=_PAGE_HEADERS, media_type="text/html")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-import calve
 from calve.errors import Unavailable
 from calve.ingest.http.service import Service, answer
 from calve.ingest.http.views import Health, Status, TopicProblem
@@ -21,7 +21,7 @@ async def show_status(service: Service, request: Request) -> Response:  # noqa: 
 def _status(service: Service) -> Status:
     intake = service.intake
     return Status(
-        version=calve.__version__,
+        version=version("calve"),
         partition=intake.partition,
         log_id=intake.log.log_id,
         topics=len(intake.topics.list()),
@@ -35,11 +35,11 @@ def _status(service: Service) -> Status:
     )
 
 
-async def show_live(service: Service, request: Request) -> Response:  # noqa: ARG001, RUF029
+async def show_live(service: Service, request: Request) -> Response:  # noqa: ARG001
     return answer(Health(status="live"))
 
 
-async def show_ready(service: Service, request: Request) -> Response:  # noqa: ARG001, RUF029
+async def show_ready(service: Service, request: Request) -> Response:  # noqa: ARG001
     """Whether rows are taken in: not while stopping, nor after the log's disk failed."""
     if service.intake.log.is_fenced:
         raise Unavailable(

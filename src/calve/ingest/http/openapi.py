@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 from http import HTTPStatus
+from importlib.metadata import version
 from typing import Any, Final
 
 import msgspec
 
-import calve
 from calve.ingest.http.operation import Content, Operation, Parameter
 from calve.ingest.http.problems import MEDIA_TYPE, Problem
 
@@ -37,9 +37,7 @@ _MEANINGS: Final = {
 def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     """The whole document."""
     forms = [form for operation in operations for form in _forms(operation)]
-    schemas, components = msgspec.json.schema_components(
-        [Problem, *forms], ref_template=_REF
-    )
+    schemas, components = msgspec.json.schema_components([Problem, *forms], ref_template=_REF)
     found = dict(zip([_key(form) for form in [Problem, *forms]], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -49,7 +47,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Calve",
-            "version": calve.__version__,
+            "version": version("calve"),
             "description": "Rows and messages into topics, durable when they are acknowledged.",
         },
         "paths": paths,
@@ -92,9 +90,7 @@ def _operation(operation: Operation, found: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def _described(
-    meaning: str, contents: Sequence[Content], found: dict[str, Any]
-) -> dict[str, Any]:
+def _described(meaning: str, contents: Sequence[Content], found: dict[str, Any]) -> dict[str, Any]:
     return {"description": meaning, "content": _contents(contents, found)}
 
 

@@ -47,9 +47,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def plain(cls, status: HTTPStatus, detail: str, hint: str | None = None) -> Problem:
         """One that is HTTP's own, and no error of Calve."""
-        return cls(
-            type="about:blank", title=status.phrase, status=status, detail=detail, hint=hint
-        )
+        return cls(type="about:blank", title=status.phrase, status=status, detail=detail, hint=hint)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from calve.ingest.http.problems import Problem
 
@@ -32,6 +32,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._limits = limits
         self._timer: asyncio.TimerHandle | None = None
         self._is_in_body = False
+        self._is_refused = False
         self._received_bytes = 0  # of a head that has not ended
         self._head_bytes = 0  # of the names and values in it
 
@@ -40,7 +41,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.connections) > self._limits.connections_max:
             self._refuse(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{self._limits.connections_max} connections are open (ingest.http_connections_max)",
+                f"{self._limits.connections_max} are open already (ingest.http_connections_max)",
                 "close some, or use one for many requests",
             )
         else:
@@ -53,7 +54,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._is_refused or self.transport.is_closing():
             return
         if not self._is_in_body:
             self._received_bytes += len(data)
@@ -114,9 +115,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_timer(self) -> None:
         if self._timer is None:
-            self._timer = self.loop.call_later(
-                self._limits.header_timeout_seconds, self._too_slow
-            )
+            self._timer = self.loop.call_later(self._limits.header_timeout_seconds, self._too_slow)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -135,7 +134,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: HTTPStatus, detail: str, hint: str) -> None:
         self._stop_timer()
-        # An answer to another request may be on its way: then this one cannot be told.
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            self.transport.write(Problem.plain(status, detail, hint).raw())
+        self._is_refused = True
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if self.pipeline or not self._is_in_body:
+                # The answer to an earlier request is on its way, and this would be taken for it.
+                cycle.keep_alive = False
+                return
+            if cycle.response_started:
+                self.transport.close()
+                return
+        self.transport.write(Problem.plain(status, detail, hint).raw())
         self.transport.close()

@@ -143,8 +143,8 @@ _ROWS: Final = (
         path="/v1/topics/{topic}/messages",
         handler=messages.produce_messages,
         summary="Append messages to a topic of messages",
-        tells=f"A body of any content type is the payload of one message, and that type is kept "
-        f"with it. As `{messages.SEVERAL}`, it is an array of messages, all of which go in or none.",
+        tells="A body of any content type is the payload of one message, and its type is kept. "
+        f"As `{messages.SEVERAL}`, it is an array of messages, all of which go in or none.",
         parameters=(
             _TOPIC,
             _header(messages.KEY, "the message's key, in UTF-8"),

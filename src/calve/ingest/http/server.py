@@ -149,7 +149,7 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.setblocking(False)
+        listening.settimeout(0)
     except OSError as error:
         listening.close()
         raise Unavailable(

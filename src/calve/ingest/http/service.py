@@ -115,10 +115,10 @@ class Service:
     async def _acknowledged(self, pending: PendingAppend) -> Acknowledgement:
         """What became of an append, without a thread that waits for it."""
         loop = asyncio.get_running_loop()
-        done = loop.create_future()
+        done: asyncio.Future[None] = loop.create_future()
 
         def tell(_: PendingAppend) -> None:
-            loop.call_soon_threadsafe(lambda: done.done() or done.set_result(None))
+            loop.call_soon_threadsafe(_finish, done)
 
         pending.add_done_callback(tell)
         try:
@@ -138,6 +138,11 @@ class Service:
 
     def close(self) -> None:
         self._threads.shutdown()
+
+
+def _finish(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
 
 
 def topic_name(request: Request) -> TableName:

@@ -98,9 +98,7 @@ async def delete_topic(service: Service, request: Request) -> Response:
 async def flush_topic(service: Service, request: Request) -> Response:
     """Wait without a thread, however many do."""
     name = topic_name(request)
-    timeout_ms = number(
-        request, "timeout_ms", default=FLUSH_MS_DEFAULT, least=0, most=FLUSH_MS_MAX
-    )
+    timeout_ms = number(request, "timeout_ms", default=FLUSH_MS_DEFAULT, least=0, most=FLUSH_MS_MAX)
     assert timeout_ms is not None
     intake = service.intake
     wanted = await service.in_thread(intake.acknowledged_end, name)

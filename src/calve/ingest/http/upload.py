@@ -86,13 +86,16 @@ class Upload:
         """
         if self._is_ended or self._expects:
             return self._is_ended
-        discarded = 0
         try:
             async with asyncio.timeout(_DISCARD_SECONDS):
-                while not self._is_ended and discarded < _DISCARD_BYTES_MAX:
-                    discarded += len(await self._next())
+                return await self._discarded()
         except (TimeoutError, ClientDisconnect):
             return False
+
+    async def _discarded(self) -> bool:
+        left = _DISCARD_BYTES_MAX
+        while left > 0 and not self._is_ended:
+            left -= len(await self._next())
         return self._is_ended
 
 

@@ -128,7 +128,7 @@ class TopicPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     on_unknown_column: OnUnknownColumn | None = None
     on_bad_row: OnBadRow | None = None
-    retention_seconds: Annotated[int, Meta(ge=1)] | None | UnsetType = UNSET
+    retention_seconds: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
     properties: dict[str, str | None] = field(default_factory=dict)
     add_columns: list[Column] = field(default_factory=list)
     drop_columns: list[str] = field(default_factory=list)

@@ -158,9 +158,7 @@ class RowFitter:
         except Unfit as error:
             raise origin.error(error.problem, column=name, hint=error.hint) from error
 
-    def _fitted(
-        self, values: Values, field: pa.Field, origin: Origin, places: range
-    ) -> pa.Array:
+    def _fitted(self, values: Values, field: pa.Field, origin: Origin, places: range) -> pa.Array:
         if isinstance(values, pa.Array):
             return conform_array(values, field, origin, places)
         return column_array(values, field, origin, places, self._text)

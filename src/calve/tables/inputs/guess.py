@@ -178,9 +178,7 @@ def _value_type(values: list[Any], *, dated_text: bool, depth: int = 0) -> pa.Da
     return kind
 
 
-def _struct_type(
-    values: list[Mapping[Any, Any]], *, dated_text: bool, depth: int
-) -> pa.DataType:
+def _struct_type(values: list[Mapping[Any, Any]], *, dated_text: bool, depth: int) -> pa.DataType:
     names = dict.fromkeys(str(name) for value in values for name in value)
     fields = []
     for name in names:
