@@ -1,10 +1,15 @@
-"""JSON objects as batches: columns with the topic's types, new ones with those they suggest."""
+"""JSON objects as batches: columns with the topic's types, new ones with those they suggest.
+
+Arrow's own reader of JSON would be faster, but ends the whole process at a row that is `null`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from decimal import Decimal
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -62,8 +67,7 @@ class JsonReader:
 
     def _columns(self, rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
         columns: dict[str, list[Any]] = {}
-        for name in dict.fromkeys(chain.from_iterable(rows)):
-            values = [row.get(name) for row in rows]
+        for name, values in _by_name(rows):
             now = self._types.name_now(name)
             if now in columns:
                 both = zip(columns[now], values, strict=True)
@@ -82,6 +86,18 @@ class JsonReader:
     @staticmethod
     def original(record: bytes) -> bytes:
         return record
+
+
+def _by_name(rows: list[dict[str, Any]]) -> Iterable[tuple[str, list[Any]]]:
+    """The values of each column, None where a row has none."""
+    names = list(rows[0])
+    if len(names) > 1 and set(map(len, rows)) == {len(names)}:
+        # Nearly always all rows have the same columns; this is three times as fast.
+        with suppress(KeyError):
+            tuples = list(map(itemgetter(*names), rows))
+            return zip(names, map(list, zip(*tuples, strict=True)), strict=True)
+    every = dict.fromkeys(chain.from_iterable(rows))
+    return ((name, [row.get(name) for row in rows]) for name in every)
 
 
 def _decoded(block: bytes, decoder: msgspec.json.Decoder[Any], before: int) -> list[dict[str, Any]]:
