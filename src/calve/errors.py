@@ -8,6 +8,7 @@
     ├── Conflict              reload, decide again, retry
     │   └── SchemaConflict    write the rows again, for the columns of now
     ├── Unavailable           back off, then retry
+    │   └── Overloaded        the same: a bound was reached, nothing is broken
     ├── UnknownOutcome        look at the state before retrying
     ├── Fenced                stop: somebody else owns this now
     ├── Corruption            an operator must look
@@ -91,6 +92,12 @@ class SchemaConflict(Conflict):
 class Unavailable(CalveError):
     exit_code = 6
     http_status = 503
+
+
+class Overloaded(Unavailable):
+    """A bound of memory or disk was reached. `context["retry_after_ms"]` says when to try again."""
+
+    http_status = 429
 
 
 class UnknownOutcome(CalveError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from calve.errors import CalveError, InvalidRequest, NotFound, Unavailable
+from calve.errors import CalveError, InvalidRequest, NotFound, Overloaded
 from calve.wal.frame import COPIES, MAGIC, VERSION, Flag, Header, Kind, checksum, pack, padding
 from calve.wal.pending import Acknowledgement, PendingAppend
 from calve.wal.producers import OffsetPair, ProducerKey, refuse_gap
@@ -164,7 +164,7 @@ class Group:
             return
         if self._new_schema_bytes + len(schema.payload) > NEW_SCHEMA_BYTES_MAX:
             # Whether there is room on the disk was asked for the rows, not for these.
-            raise Unavailable(
+            raise Overloaded(
                 "too many large schemas came at once for the first time",
                 hint=f"retry in {RETRY_AFTER_MS} ms",
                 context={"retry_after_ms": str(RETRY_AFTER_MS)},

@@ -111,6 +111,11 @@ class Log:
             raise NotFound(f"{stream.name} was deleted")
         return found
 
+    def producer_count(self, stream: Stream) -> int:
+        """How many producers of the stream are remembered."""
+        with self._leader.holding():
+            return self._journal.state.producers.count(stream.number)
+
     def reader(self) -> LogReader:
         return LogReader(self._layout.root, files=self._files)
 

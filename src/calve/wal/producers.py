@@ -86,6 +86,9 @@ class ProducerMemory:
     def __len__(self) -> int:
         return len(self._histories)
 
+    def count(self, stream: int) -> int:
+        return len(self._by_stream.get(stream, ()))
+
     def last_sequence(self, key: ProducerKey) -> int:
         history = self._histories.get(key)
         return -1 if history is None else history.last_sequence

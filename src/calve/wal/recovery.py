@@ -93,6 +93,7 @@ def lock_log(files: Files, layout: LogLayout) -> FileLock:
         raise Conflict(
             f"{layout.root} has a writer already",
             hint="one process at a time writes a log; stop the other one first",
+            context={"writer": "another"},
         )
     return lock
 

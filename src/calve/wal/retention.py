@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from calve.errors import CalveError, Unavailable
+from calve.errors import CalveError, Overloaded, Unavailable
 from calve.wal.chain import SegmentChain
 from calve.wal.frame import BadFrame
 from calve.wal.layout import segment_numbers
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _FREE_SPACE_CHECK_SECONDS: Final = 0.1
 RETRY_AFTER_MS: Final = 1000
+_CONTEXT: Final = {"retry_after_ms": str(RETRY_AFTER_MS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,8 @@ class DiskBound:
     def is_over(self, open_bytes: int, more_bytes: int) -> bool:
         return self.sealed_bytes + open_bytes + more_bytes > self.options.disk_bytes_max
 
-    def refuse(self) -> Unavailable:
-        return _refuse(
+    def refuse(self) -> Overloaded:
+        return _over_bound(
             f"the log holds its {self.options.disk_bytes_max} bytes (wal.disk_bytes_max)",
             "`Log.trim` lets rows go that are committed, `calve wal inspect` shows what is left",
         )
@@ -144,7 +145,7 @@ class DiskBound:
             self._free_bytes = self._look()
             self._checked_at = now
         if self._free_bytes < self.options.free_bytes_min:
-            raise _refuse(
+            raise _over_bound(
                 f"only {self._free_bytes} bytes are free on the log's disk, "
                 f"{self.options.free_bytes_min} must be (wal.free_bytes_min)",
                 "make room on the disk",
@@ -157,17 +158,18 @@ class DiskBound:
             raise refuse_failed_write(error) from error
 
 
-def _refuse(message: str, what_to_do: str) -> Unavailable:
-    return Unavailable(
-        message,
-        hint=f"retry in {RETRY_AFTER_MS} ms; {what_to_do}",
-        context={"retry_after_ms": str(RETRY_AFTER_MS)},
-    )
-
-
-def refuse_pending(bytes_max: int) -> Unavailable:
-    return _refuse(f"{bytes_max} bytes are waiting to be written already", "send more slowly")
+def refuse_pending(bytes_max: int) -> Overloaded:
+    return _over_bound(f"{bytes_max} bytes are waiting to be written already", "send more slowly")
 
 
 def refuse_failed_write(cause: OSError) -> Unavailable:
-    return _refuse(f"the log could not be written: {cause.strerror or cause}", "look at the disk")
+    message = f"the log could not be written: {cause.strerror or cause}"
+    return Unavailable(message, hint=_hint("look at the disk"), context=_CONTEXT)
+
+
+def _over_bound(message: str, what_to_do: str) -> Overloaded:
+    return Overloaded(message, hint=_hint(what_to_do), context=_CONTEXT)
+
+
+def _hint(what_to_do: str) -> str:
+    return f"retry in {RETRY_AFTER_MS} ms; {what_to_do}"

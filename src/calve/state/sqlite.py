@@ -1,0 +1,337 @@
+"""The registry in a SQLite file, for the processes of one machine.
+
+Write-ahead journal, a busy time-out, and transactions of microseconds, each synced before it is
+answered. A file that cannot be read is Corruption, never a reason to begin anew.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import UUID
+
+from calve.errors import Conflict, Corruption, Unavailable
+from calve.model import TableName
+from calve.state.store import CommittedOffset, TopicRecord
+
+if TYPE_CHECKING:
+    from calve.clock import Clock
+
+_Run: TypeAlias = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
+
+FORMAT_VERSION: Final = 1
+APPLICATION_ID: Final = 0x43414C56  # "CALV": the file is Calve's
+
+_BUSY_SECONDS: Final = 30.0
+_JOURNAL_ATTEMPTS: Final = 200
+_JOURNAL_WAIT_SECONDS: Final = 0.05
+_TABLES: Final = (
+    """CREATE TABLE topics (
+        tenant TEXT NOT NULL, dataset TEXT NOT NULL, name TEXT NOT NULL,
+        content BLOB NOT NULL, version INTEGER NOT NULL,
+        PRIMARY KEY (tenant, dataset, name)) WITHOUT ROWID""",
+    """CREATE TABLE committed (
+        topic_id TEXT NOT NULL, partition INTEGER NOT NULL,
+        log_id TEXT NOT NULL, log_offset INTEGER NOT NULL, at_us INTEGER NOT NULL,
+        PRIMARY KEY (topic_id, partition)) WITHOUT ROWID""",
+    """CREATE TABLE appended (
+        topic_id TEXT NOT NULL, partition INTEGER NOT NULL, bytes INTEGER NOT NULL,
+        PRIMARY KEY (topic_id, partition)) WITHOUT ROWID""",
+    "CREATE TABLE ended_streams (stream_id TEXT PRIMARY KEY) WITHOUT ROWID",
+    "CREATE TABLE changes (only INTEGER PRIMARY KEY CHECK (only = 1), count INTEGER NOT NULL)",
+    "INSERT INTO changes VALUES (1, 0)",
+)
+
+
+class SqliteState:
+    """A `State` in one file. Safe to share between threads, which take turns."""
+
+    def __init__(self, path: Path, *, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._is_closed = False
+        with self._translating():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(
+                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+        try:
+            with self._translating():
+                self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def create_topic(self, name: TableName, content: bytes) -> TopicRecord | None:
+        with self._transaction() as run:
+            if run("SELECT 1 FROM topics WHERE (tenant, dataset, name) = (?, ?, ?)", _key(name)):
+                return None
+            version = _next_version(run)
+            run("INSERT INTO topics VALUES (?, ?, ?, ?, ?)", (*_key(name), content, version))
+            return TopicRecord(name, content, version)
+
+    def topic(self, name: TableName) -> TopicRecord | None:
+        with self._reading() as run:
+            rows = run(
+                "SELECT content, version FROM topics WHERE (tenant, dataset, name) = (?, ?, ?)",
+                _key(name),
+            )
+        return TopicRecord(name, *rows[0]) if rows else None
+
+    def topics(self, tenant: str | None = None) -> list[TopicRecord]:
+        with self._reading() as run:
+            rows = run(
+                "SELECT tenant, dataset, name, content, version FROM topics "
+                "WHERE tenant = coalesce(?, tenant) ORDER BY tenant, dataset, name",
+                (tenant,),
+            )
+        return [
+            TopicRecord(TableName(tenant, dataset, name), content, version)
+            for tenant, dataset, name, content, version in rows
+        ]
+
+    def replace_topic(self, expected: TopicRecord, content: bytes) -> TopicRecord | None:
+        with self._transaction() as run:
+            if not _is_at(run, expected):
+                return None
+            version = _next_version(run)
+            run(
+                "UPDATE topics SET content = ?, version = ? "
+                "WHERE (tenant, dataset, name) = (?, ?, ?)",
+                (content, version, *_key(expected.name)),
+            )
+            return TopicRecord(expected.name, content, version)
+
+    def delete_topic(
+        self, expected: TopicRecord, topic_id: UUID, ended_streams: Sequence[UUID]
+    ) -> bool:
+        with self._transaction() as run:
+            if not _is_at(run, expected):
+                return False
+            _next_version(run)
+            run("DELETE FROM topics WHERE (tenant, dataset, name) = (?, ?, ?)", _key(expected.name))
+            for table in ("committed", "appended"):
+                run(f"DELETE FROM {table} WHERE topic_id = ?", (str(topic_id),))  # noqa: S608
+            for stream in ended_streams:
+                run("INSERT OR IGNORE INTO ended_streams VALUES (?)", (str(stream),))
+            return True
+
+    def ended_streams(self) -> set[UUID]:
+        with self._reading() as run:
+            return {UUID(stream) for (stream,) in run("SELECT stream_id FROM ended_streams", ())}
+
+    def forget_ended(self, stream_id: UUID) -> None:
+        with self._transaction() as run:
+            run("DELETE FROM ended_streams WHERE stream_id = ?", (str(stream_id),))
+
+    def change_count(self) -> int:
+        with self._reading() as run:
+            return int(run("SELECT count FROM changes", ())[0][0])
+
+    def committed(self, topic_id: UUID, partition: int) -> CommittedOffset | None:
+        with self._reading() as run:
+            return _committed(run, topic_id, partition)
+
+    def publish_committed(
+        self, topic_id: UUID, partition: int, *, log_id: UUID, offset: int
+    ) -> CommittedOffset:
+        with self._transaction() as run:
+            known = _committed(run, topic_id, partition)
+            if known is not None and known.log_id != log_id:
+                raise _other_log(known, log_id, offset)
+            if known is not None and known.offset >= offset:
+                return known
+            return self._set_committed(run, topic_id, partition, log_id, offset)
+
+    def reset_committed(
+        self, topic_id: UUID, partition: int, *, log_id: UUID, offset: int
+    ) -> CommittedOffset:
+        with self._transaction() as run:
+            return self._set_committed(run, topic_id, partition, log_id, offset)
+
+    def _set_committed(
+        self, run: _Run, topic_id: UUID, partition: int, log_id: UUID, offset: int
+    ) -> CommittedOffset:
+        at = self._clock.now()
+        run(
+            "INSERT OR REPLACE INTO committed VALUES (?, ?, ?, ?, ?)",
+            (str(topic_id), partition, str(log_id), offset, int(at.timestamp() * 1_000_000)),
+        )
+        return CommittedOffset(log_id, offset, at)
+
+    def add_bytes(self, topic_id: UUID, partition: int, more_bytes: int) -> None:
+        with self._transaction() as run:
+            run(
+                "INSERT INTO appended VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes",
+                (str(topic_id), partition, more_bytes),
+            )
+
+    def bytes_appended(self, topic_id: UUID, partition: int) -> int:
+        with self._reading() as run:
+            rows = run(
+                "SELECT bytes FROM appended WHERE (topic_id, partition) = (?, ?)",
+                (str(topic_id), partition),
+            )
+        return int(rows[0][0]) if rows else 0
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._connection.close()
+
+    def _prepare(self) -> None:
+        self._connection.execute("PRAGMA synchronous = FULL")
+        self._use_journal()
+        # Whoever is first makes the tables; the others wait here for it.
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._make_or_check()
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    def _use_journal(self) -> None:
+        """SQLite does not wait while it changes the mode, which happens once in a file's life."""
+        for _ in range(_JOURNAL_ATTEMPTS):
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error):
+                    raise
+                time.sleep(_JOURNAL_WAIT_SECONDS)
+            else:
+                return
+        raise self._busy()
+
+    def _make_or_check(self) -> None:
+        application, version, tables = (
+            self._connection.execute(query).fetchone()[0]
+            for query in (
+                "PRAGMA application_id",
+                "PRAGMA user_version",
+                "SELECT count(*) FROM sqlite_schema",
+            )
+        )
+        if (application, version, tables) == (0, 0, 0):
+            for statement in _TABLES:
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            self._connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        elif application != APPLICATION_ID:
+            raise self._unreadable("it is a database, but not one of Calve's")
+        elif version != FORMAT_VERSION:
+            raise Conflict(
+                f"{self._path} has format {version}, this Calve knows {FORMAT_VERSION}",
+                hint="a newer Calve wrote it: install that one or a later one",
+                context={"file": str(self._path), "format": str(version)},
+            )
+
+    @contextmanager
+    def _reading(self) -> Iterator[_Run]:
+        with self._lock, self._translating():
+            self._require_open()
+            yield self._run
+
+    @contextmanager
+    def _transaction(self) -> Iterator[_Run]:
+        with self._reading() as run:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield run
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def _run(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        return self._connection.execute(statement, values).fetchall()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise Unavailable("the state is closed", hint="open it again")
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if _is_busy(error):
+                raise self._busy() from error
+            if "no such" in str(error):
+                raise self._unreadable(str(error)) from error
+            raise Unavailable(
+                f"{self._path}: {error}",
+                hint="look at the disk and the file's permissions, then try again",
+                context={"file": str(self._path)},
+            ) from error
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise self._unreadable(str(error)) from error
+        except OSError as error:
+            raise Unavailable(
+                f"{self._path.parent} cannot be made: {error.strerror}",
+                hint="look at the disk and the directory's permissions, then try again",
+            ) from error
+
+    def _busy(self) -> Unavailable:
+        return Unavailable(
+            f"{self._path} stays locked by another process",
+            hint="look for a program that holds it open, such as a database browser, and close it",
+            context={"file": str(self._path)},
+        )
+
+    def _unreadable(self, reason: str) -> Corruption:
+        return Corruption(
+            f"{self._path} cannot be read: {reason}",
+            hint="bring the file back from a copy, with the -wal file beside it. If there is none, "
+            "move it aside and create the topics again: each then takes over its rows in the log "
+            "with `calve topic create --adopt`",
+            context={"file": str(self._path)},
+        )
+
+
+def _key(name: TableName) -> tuple[str, str, str]:
+    return (name.tenant, name.dataset, name.name)
+
+
+def _next_version(run: _Run) -> int:
+    return int(run("UPDATE changes SET count = count + 1 RETURNING count", ())[0][0])
+
+
+def _is_at(run: _Run, expected: TopicRecord) -> bool:
+    found = run(
+        "SELECT version FROM topics WHERE (tenant, dataset, name) = (?, ?, ?)", _key(expected.name)
+    )
+    return found == [(expected.version,)]
+
+
+def _committed(run: _Run, topic_id: UUID, partition: int) -> CommittedOffset | None:
+    rows = run(
+        "SELECT log_id, log_offset, at_us FROM committed WHERE (topic_id, partition) = (?, ?)",
+        (str(topic_id), partition),
+    )
+    if not rows:
+        return None
+    log_id, offset, at_us = rows[0]
+    return CommittedOffset(UUID(log_id), offset, datetime.fromtimestamp(at_us / 1_000_000, UTC))
+
+
+def _other_log(known: CommittedOffset, log_id: UUID, offset: int) -> Conflict:
+    return Conflict(
+        f"offset {offset} of log {log_id} was to be published as committed, but the state knows "
+        f"offset {known.offset} of log {known.log_id}",
+        hint="the topic has another log now, or the state was set back; look at the topic again",
+        context={"found": str(known.log_id), "expected": str(log_id)},
+    )
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    return "locked" in str(error) or "busy" in str(error)
