@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from calve.tables.snapshots import ScanPlan, Snapshot
     from calve.testdata import generate_test_data, write_parquet_batch
+    from calve.topics.messages import StreamMessage
     from calve.writer import (
         BatchOptimizationConfig,
         CatalogPoolConfig,
@@ -60,6 +61,7 @@ _HOMES = {
     "SchemaChange": "calve.tables.evolution",
     "Settings": "calve.settings",
     "Snapshot": "calve.tables.snapshots",
+    "StreamMessage": "calve.topics.messages",
     "WidenColumn": "calve.tables.evolution",
     "WriteResult": "calve.writer",
     "WriterStats": "calve.writer",
@@ -91,6 +93,7 @@ __all__ = [
     "SchemaChange",
     "Settings",
     "Snapshot",
+    "StreamMessage",
     "WidenColumn",
     "WriteResult",
     "WriterStats",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pyiceberg.schema import Schema
+
 from calve.errors import InvalidRequest, NotFound
 from calve.model import TableName
+from calve.tables.columns import is_reserved
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -17,6 +20,11 @@ def feeding_topic(table: Table) -> TableName | None:
     """The topic whose rows the table gets, if it is one's."""
     name = table.properties.get(TOPIC)
     return None if name is None else TableName.parse(name)
+
+
+def topic_columns(table: Table) -> Schema:
+    """The columns that a topic's rows have: the table's, without Calve's own."""
+    return Schema(*(field for field in table.schema().fields if not is_reserved(field.name)))
 
 
 def require_topic(table: Table, name: str) -> TableName:

@@ -39,6 +39,8 @@ class TableDefinition:
     partition_spec: PartitionSpec
     sort_order: SortOrder
     properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    partition_by: Sequence[str] = ()  # the two of them as they were written
+    sort_by: Sequence[str] = ()
 
 
 def define_table(
@@ -57,12 +59,14 @@ def define_table(
     check_schema(written.schema)
     # Ids of its own; those that name the identifier fields go along.
     schema = assign_fresh_schema_ids(written.schema)
+    partitions = _expressions(partition_by, "partition_by") or written.partition_by
+    order = _expressions(sort_by, "sort_by") or written.sort_by
     return TableDefinition(
         schema=schema,
-        partition_spec=partition_spec(
-            _expressions(partition_by, "partition_by") or written.partition_by, schema
-        ),
-        sort_order=sort_order(_expressions(sort_by, "sort_by") or written.sort_by, schema),
+        partition_spec=partition_spec(partitions, schema),
+        sort_order=sort_order(order, schema),
+        partition_by=tuple(partitions),
+        sort_by=tuple(order),
         properties=MappingProxyType({**written.properties, **_properties(properties or {})}),
     )
 
@@ -74,6 +78,43 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
     converted: pa.Schema = schema_to_pyarrow(schema, include_field_ids=False)
     return converted
+
+
+def schema_to_json(schema: Schema) -> str:
+    """Iceberg's own form, with the ids of all columns."""
+    return schema.model_dump_json()
+
+
+def schema_from_json(text: str) -> Schema:
+    """What `schema_to_json` wrote; ValueError if it did not."""
+    return Schema.model_validate_json(text)
+
+
+def without(schema: Schema, name: str) -> Schema:
+    """The schema without one of its columns."""
+    return _of(schema, [field for field in schema.fields if field.name != name])
+
+
+def with_renamed(schema: Schema, name: str, new_name: str) -> Schema:
+    """The schema with another name for one of its columns."""
+    renamed = _of(
+        schema,
+        [
+            field.model_copy(update={"name": new_name}) if field.name == name else field
+            for field in schema.fields
+        ],
+    )
+    check_schema(renamed)
+    return renamed
+
+
+def _of(schema: Schema, fields: Sequence[NestedField]) -> Schema:
+    kept = {field.field_id for field in fields}
+    return Schema(
+        *fields,
+        schema_id=schema.schema_id,
+        identifier_field_ids=[each for each in schema.identifier_field_ids if each in kept],
+    )
 
 
 def _read(source: SchemaSource) -> SchemaFile:

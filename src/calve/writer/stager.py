@@ -91,7 +91,7 @@ class Stager:
         before, written_for = self._files, self.schema
         assert written_for is not None
         known = self.table, self._fitter
-        self.table, self._fitter, self._files = table, RowFitter(table), []
+        self.table, self._fitter, self._files = table, RowFitter.of(table), []
         try:
             for batch in read_staged(table, before, written_for):
                 self._write(self._fitter.fit(batch), bounds.batch)
@@ -123,7 +123,7 @@ class Stager:
         if self.table is None:
             self.table = self._target.current(retry)
         if self.table is None:
-            first = RowFitter(None)
+            first = RowFitter()
             part = first.fit(part, before=before)
             self.table = self._target.create(first.schema, retry)
         if self._fitter is None:
@@ -133,7 +133,7 @@ class Stager:
                 hint="produce them to the topic: `calve produce`",
                 force=False,
             )
-            self._fitter = RowFitter(self.table)
+            self._fitter = RowFitter.of(self.table)
         return self._fitter.fit(part, before=before)
 
     def _write(self, piece: pa.RecordBatch, config: BatchOptimizationConfig) -> None:

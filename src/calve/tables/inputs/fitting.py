@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Self
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -34,13 +35,17 @@ from calve.tables.schemas import arrow_schema, schema_from_arrow
 class RowFitter:
     """Fits the rows of one transaction, part by part. `schema` is what they need so far."""
 
-    def __init__(self, table: Table | None) -> None:
-        """Begin with the columns of a table, or with none for one that is to be made."""
-        self.schema = table.schema() if table else Schema()
-        self._last_column_id = table.metadata.last_column_id if table else 0
+    def __init__(self, schema: Schema | None = None, *, last_column_id: int = 0) -> None:
+        """Begin with columns that are there, or with none for a table that is to be made."""
+        self.schema = schema or Schema()
+        self._last_column_id = last_column_id
         self._target = arrow_schema(self.schema)
         # What the columns of the last Arrow data turned out to need.
         self._planned: tuple[pa.Schema, list[ColumnPlan]] | None = None
+
+    @classmethod
+    def of(cls, table: Table) -> Self:
+        return cls(table.schema(), last_column_id=table.metadata.last_column_id)
 
     def fit(self, part: Part, *, before: int = 0) -> pa.RecordBatch:
         """The part with all columns of `schema`; `before` counts the rows before it, for errors."""
