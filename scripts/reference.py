@@ -31,13 +31,10 @@ DIRECTORY: Final = ROOT / "docs" / "reference"
 # Settings that are read and checked, but that nothing in this version acts on: a whole section by
 # its name, or single keys. A unit test fails when the code begins to read one of them.
 RESERVED: Final = (
-    "ingest.request_bytes_max",
-    "ingest.auto_create",
     "ingest.tls_cert",
     "ingest.tls_key",
     "pipeline",
     "reader",
-    "state",
     "query",
     "auth",
 )
@@ -59,7 +56,11 @@ SECTION_NOTES: Final = {
         "For the network between Python and a catalog; how far each kind of catalog follows it "
         "is in [choosing a catalog](../guides/choosing-a-catalog.md#retries-and-time-outs)."
     ),
-    "ingest": "Nothing listens yet: `calve doctor` checks that the address and the ports are free.",
+    "ingest": (
+        "Nothing listens yet: `calve doctor` checks that the address and the ports are free. Rows of "
+        "the same process go by `request_bytes_max`, `auto_create` and `partition`."
+    ),
+    "state": "SQLite; PostgreSQL and etcd are refused in this version.",
     "log": "For programs that call `configure_logs`; see [logs](../operating/logs.md).",
 }
 

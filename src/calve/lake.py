@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from calve.connections import Connections, LakeSource, settings_of
+from calve.errors import Conflict
 from calve.manager import IcebergManager
 from calve.model import TableName
 from calve.settings import Settings
@@ -14,6 +16,7 @@ from calve.tables.catalog import LakeCatalog
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from calve.ingest import Intake, Produced, TopicOffsets
     from calve.query.rows import Rows
     from calve.writer import BatchOptimizationConfig, IcebergTableWriter, RetryConfig
 
@@ -27,6 +30,8 @@ class Lake:
         """Open the lake; without `create`, one that is not there yet is an error."""
         self._connections = Connections(settings, spark=spark, create=create)
         self.settings = self._connections.settings
+        self._lock = threading.Lock()
+        self._intake: Intake | None = None
 
     @property
     def catalog(self) -> LakeCatalog:
@@ -55,6 +60,39 @@ class Lake:
         """Ask in SQL, over all tables of the lake; nothing can be changed by it."""
         return self.tables.sql(text)
 
+    @property
+    def intake(self) -> Intake:
+        """Where rows come in; opened at the first call, and closed with the lake.
+
+        Conflict if another process takes rows into this lake.
+        """
+        with self._lock:
+            if self._intake is None:
+                self._intake = open_intake(self._connections)
+            return self._intake
+
+    def produce(
+        self,
+        topic: str,
+        rows: Any,
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Produced:
+        """Append rows to a topic, and return when they are durable.
+
+        Frames, Arrow data, dicts or columns. With a producer and a sequence, which counts up from
+        0, the same call again appends nothing.
+        """
+        from calve.ingest import produce
+
+        name = TableName.parse(topic)
+        return produce(self.intake, name, rows, producer=producer, sequence=sequence)
+
+    def flush(self, topic: str, timeout_seconds: float = 60) -> TopicOffsets:
+        """Return when every row that was acknowledged before is in the table."""
+        return self.intake.flush(TableName.parse(topic), timeout_seconds)
+
     def spark(self) -> SparkSession:
         """A session whose default catalog is this lake's; Spark is started at the first call.
 
@@ -64,7 +102,13 @@ class Lake:
 
     def close(self, error: BaseException | None = None) -> None:
         """Let go of everything; `error` is on its way to the caller, who will want to read it."""
-        self._connections.close(error)
+        with self._lock:
+            intake, self._intake = self._intake, None
+        try:
+            if intake is not None:
+                intake.close()
+        finally:
+            self._connections.close(error)
 
     def __enter__(self) -> Self:
         return self
@@ -74,6 +118,23 @@ class Lake:
 
     def __repr__(self) -> str:
         return f"Lake({str(self.settings.data)!r}, catalog={self.settings.catalog.type!r})"
+
+
+def open_intake(connections: Connections) -> Intake:
+    """The intake of an open lake, in this process."""
+    from calve.ingest import Intake
+
+    _ = connections.catalog  # which a closed lake refuses
+    try:
+        return Intake(connections.settings)
+    except Conflict as error:
+        if "writer" not in error.context:
+            raise
+        raise Conflict(
+            f"another process takes rows into this lake: {error.message}",
+            hint="a service is running: send the rows to it with `Client`, or --server",
+            context=error.context,
+        ) from error
 
 
 def open(  # noqa: A001

@@ -73,7 +73,9 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     otlp_grpc_port: Port = 4317
     otlp_http_port: Port = 4318
     request_bytes_max: Bytes = 64 * MIB
+    memory_bytes_max: Bytes = 512 * MIB
     auto_create: bool = True
+    partition: Amount = 0
     tls_cert: Path | None = None
     tls_key: Path | None = None
 

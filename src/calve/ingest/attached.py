@@ -1,0 +1,238 @@
+"""Topics and their streams in this process's log: which belongs to which, and whether it does.
+
+A topic is bound to a stream when its rows are first taken in here. The registry is changed after
+the log: what a crash leaves between the two is a stream without rows, which the next one takes.
+A deletion is the other way round: the registry remembers the streams that ended until their log is
+rid of them. A topic and a log that do not belong together stop that topic, and no other.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import msgspec
+
+from calve.errors import Conflict, NotFound
+from calve.topics.fit import Fitter
+from calve.topics.topic import Binding
+from calve.wal import Claim
+from calve.wal.identity import require_stream
+
+if TYPE_CHECKING:
+    from calve.ingest.readers import ReaderPool
+    from calve.model import TableName
+    from calve.state import State
+    from calve.topics.registry import TopicRegistry
+    from calve.topics.topic import Topic
+    from calve.wal import Log, Stream
+
+
+class Attached:
+    """A topic with its stream here; made anew for each version of the topic."""
+
+    __slots__ = ("fitter", "meter", "stream", "topic")
+
+    def __init__(self, topic: Topic, stream: Stream, meter: Meter) -> None:
+        self.topic = topic
+        self.stream = stream
+        self.meter = meter
+        self.fitter = Fitter(topic)
+
+    def at(self, topic: Topic) -> Attached:
+        return Attached(topic, self.stream, self.meter)
+
+
+class Meter:
+    """Bytes that were sent to a topic and are not in the state yet."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bytes = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._bytes
+
+    def add(self, more_bytes: int) -> None:
+        with self._lock:
+            self._bytes += more_bytes
+
+    def take(self) -> int:
+        with self._lock:
+            taken, self._bytes = self._bytes, 0
+            return taken
+
+
+class Attachments:
+    def __init__(
+        self, state: State, registry: TopicRegistry, log: Log, readers: ReaderPool, partition: int
+    ) -> None:
+        self._state = state
+        self._registry = registry
+        self._log = log
+        self._readers = readers
+        self._partition = partition
+        self._lock = threading.RLock()
+        self._attached: dict[TableName, Attached] = {}
+        self._seen_change: int | None = None
+
+    def known(self, name: TableName) -> Attached | None:
+        """The topic, if it was used here before. Costs one look-up."""
+        return self._attached.get(name)
+
+    def all(self) -> list[Attached]:
+        return list(self._attached.values())
+
+    def attach(self, name: TableName) -> Attached:
+        """The topic with its stream, which is made if it has none here yet.
+
+        NotFound if there is no such topic, Conflict if it belongs to another log.
+        """
+        found = self._attached.get(name)
+        if found is not None:
+            return found
+        with self._lock:
+            return self._attached.get(name) or self._attach(self._registry.topic(name))
+
+    def replace(self, attached: Attached, topic: Topic) -> Attached:
+        """The topic as it is now; again from the beginning if it is another one."""
+        with self._lock:
+            if topic.id != attached.topic.id or topic.partitions != attached.topic.partitions:
+                self._attached.pop(attached.topic.name, None)
+                return self._attach(topic)
+            renewed = self._attached[topic.name] = attached.at(topic)
+            return renewed
+
+    def forget(self, name: TableName) -> None:
+        with self._lock:
+            self._attached.pop(name, None)
+
+    def refresh(self) -> None:
+        """Take over what others changed in the registry, and what they deleted."""
+        count = self._state.change_count()
+        if count == self._seen_change:
+            return
+        with self._lock:
+            for attached in self.all():
+                topic = self._registry.find(attached.topic.name)
+                if topic is None or topic.id != attached.topic.id:
+                    self.forget(attached.topic.name)
+                elif topic.version != attached.topic.version:
+                    self.replace(attached, topic)
+            self.end_deleted()
+        self._seen_change = count
+
+    def end_deleted(self) -> None:
+        """Delete the streams of deleted topics from this log."""
+        ended = self._state.ended_streams()
+        if not ended:
+            return
+        with self._lock:
+            for stream in self._log.streams:
+                if stream.id in ended:
+                    self._log.delete_stream(stream)
+                    self._state.forget_ended(stream.id)
+
+    def _attach(self, topic: Topic) -> Attached:
+        binding = topic.partitions.get(self._partition)
+        if binding is None:
+            topic, stream = self._bound(topic)
+        else:
+            stream = self._own_stream(topic, binding)
+        attached = self._attached[topic.name] = Attached(topic, stream, Meter())
+        return attached
+
+    def _bound(self, topic: Topic) -> tuple[Topic, Stream]:
+        self.end_deleted()
+        first = topic.first_offsets.get(self._partition, 0)
+        stream = self._find(topic.name)
+        if stream is None:
+            stream = self._log.create_stream(topic.name, self._partition, first)
+        elif stream.first_offset != first or self._log.next_offset(stream) != first:
+            raise self._stray(topic, stream)
+        return self.bind(topic, stream), stream
+
+    def bind(self, topic: Topic, stream: Stream) -> Topic:
+        """Write down that the stream is the topic's, unless another process was first."""
+        mine = Binding(self._log.log_id, stream.id)
+
+        def change(now: Topic) -> Topic:
+            other = now.partitions.get(self._partition, mine)
+            if other != mine:
+                raise self._other_log(now, other)
+            partitions = {**now.partitions, self._partition: mine}
+            return msgspec.structs.replace(now, partitions=partitions)
+
+        return self._registry.evolve(topic.name, change, topic_id=topic.id)
+
+    def begin_anew(self, topic: Topic, first_offset: int) -> None:
+        """Let go of the topic's stream, wherever it was; the next one begins at an offset."""
+
+        def change(now: Topic) -> Topic:
+            others = {p: each for p, each in now.partitions.items() if p != self._partition}
+            firsts = {**now.first_offsets, self._partition: first_offset}
+            return msgspec.structs.replace(now, partitions=others, first_offsets=firsts)
+
+        with self._lock:
+            self._registry.evolve(topic.name, change, topic_id=topic.id)
+            self._attached.pop(topic.name, None)
+            stream = self._find(topic.name)
+            if stream is not None:
+                self._log.delete_stream(stream)
+
+    def stray(self, name: TableName) -> Stream:
+        """A stream with rows of a topic that the registry does not know."""
+        stream = self._find(name)
+        if stream is None:
+            raise NotFound(f"the log has no rows of a topic {name}", hint="create it as a new one")
+        return stream
+
+    def _own_stream(self, topic: Topic, binding: Binding) -> Stream:
+        stream = self._find(topic.name)
+        if binding.log_id != self._log.log_id:
+            raise self._other_log(topic, binding)
+        if stream is None or stream.id != binding.stream_id:
+            raise self._other_stream(topic, binding.stream_id, stream)
+        known = self._state.committed(topic.id, self._partition)
+        claim = Claim(stream.id, known.offset if known else None)
+        with self._readers.reader() as reader:
+            offsets = reader.offsets(stream)
+        require_stream(stream, claim, first=offsets.first, durable=offsets.durable)
+        return stream
+
+    def _find(self, name: TableName) -> Stream | None:
+        try:
+            return self._log.stream(name, self._partition)
+        except NotFound:
+            return None
+
+    def _other_log(self, topic: Topic, binding: Binding) -> Conflict:
+        return Conflict(
+            f"partition {self._partition} of topic {topic.name} is in log {binding.log_id}, and "
+            f"{self._log.directory} holds log {self._log.log_id}",
+            hint="bring back that log's directory. If two processes take rows in, give each a "
+            "partition of its own (ingest.partition). If the log is lost for good, "
+            f"`calve topic alter {topic.name} --new-log` goes on in this one where the table ends",
+            context={"expected": str(binding.log_id), "found": str(self._log.log_id)},
+        )
+
+    def _other_stream(self, topic: Topic, expected: UUID, stream: Stream | None) -> Conflict:
+        found = "has no stream of it" if stream is None else f"has stream {stream.id}"
+        return Conflict(
+            f"topic {topic.name} has its rows in stream {expected}, but log {self._log.log_id} "
+            f"in {self._log.directory} {found}: the log or the state is older than the other",
+            hint="bring back the newer one of the two. If it is lost for good, "
+            f"`calve topic alter {topic.name} --new-log` goes on where the table ends",
+            context={"expected": str(expected), "found": str(stream.id) if stream else "none"},
+        )
+
+    def _stray(self, topic: Topic, stream: Stream) -> Conflict:
+        return Conflict(
+            f"log {self._log.log_id} holds rows of a topic {topic.name} in stream {stream.id}, "
+            "which the registry does not know: the state was lost or set back",
+            hint="bring the state back from a copy; or take the rows over with "
+            f"`calve topic create {topic.name} --adopt`",
+            context={"found": str(stream.id), "log_id": str(self._log.log_id)},
+        )

@@ -1,0 +1,104 @@
+"""Making topics: with a table that is there already, or with one that their rows will make."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from calve.errors import Conflict, InvalidRequest, NotFound
+from calve.tables.catalog import LakeCatalog
+from calve.tables.feeding import feeding_topic, topic_columns
+from calve.tables.positions import committed_positions
+from calve.topics.define import define_bound, define_topic
+from calve.topics.fit import schema_of_first
+from calve.topics.topic import TopicSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Table
+
+    from calve.clock import Clock
+    from calve.model import TableName
+    from calve.settings import Settings
+    from calve.topics.registry import TopicRegistry
+    from calve.topics.topic import Topic
+
+
+class TopicCreation:
+    """Asks the catalog when a topic is made, and never while rows come in."""
+
+    def __init__(self, settings: Settings, registry: TopicRegistry, clock: Clock) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._catalog: LakeCatalog | None = None
+
+    def create(self, name: TableName, spec: TopicSpec) -> Topic:
+        table = self.table(name)
+        if spec.bind_table:
+            return self._registry.add(self._bound(name, spec, table))
+        topic = define_topic(name, spec, now=self._clock.now())
+        if table is not None and self._registry.find(name) is None:
+            raise Conflict(
+                f"there is a table {name} already",
+                hint=f"`calve topic create {name} --table` has the topic's rows go into it",
+                context={"topic": str(name)},
+            )
+        return self._registry.add(topic)
+
+    def create_from(self, name: TableName, schema: pa.Schema) -> Topic:
+        """A topic with the columns of a first batch; or the one that another was faster with."""
+        try:
+            return self.create(name, TopicSpec(schema=schema_of_first(schema)))
+        except Conflict:
+            found = self._registry.find(name)
+            if found is None:
+                raise
+            return found
+
+    def committed_in_table(self, topic: Topic, partition: int) -> int | None:
+        """The offset that the topic's table has reached, if there is one."""
+        table = self.table(topic.name)
+        position = committed_positions(table).get(partition) if table else None
+        return position.offset if position else None
+
+    def table(self, name: TableName) -> Table | None:
+        with self._lock:
+            if self._catalog is None:
+                self._catalog = LakeCatalog(self._settings)
+        try:
+            return self._catalog.load_table(name)
+        except NotFound:
+            return None
+
+    def _bound(self, name: TableName, spec: TopicSpec, table: Table | None) -> Topic:
+        if table is None:
+            raise NotFound(
+                f"there is no table {name} to bind the topic to",
+                hint="make the table first, or leave its binding out: the rows will make one",
+            )
+        if spec.schema is not None or spec.partition_by or spec.sort_by or spec.kind != "rows":
+            raise InvalidRequest(
+                "a topic that is bound to a table has the table's columns, partitions and order",
+                hint="leave these out",
+            )
+        owner = feeding_topic(table)
+        if owner not in {None, name}:
+            raise Conflict(f"the topic {owner} feeds the table {name}", hint="delete that first")
+        topic = define_bound(
+            name,
+            spec,
+            topic_columns(table),
+            last_column_id=table.metadata.last_column_id,
+            now=self._clock.now(),
+        )
+        ends = {number: each.offset for number, each in committed_positions(table).items()}
+        return msgspec.structs.replace(topic, first_offsets=ends)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._catalog is not None:
+                self._catalog.close()

@@ -1,0 +1,340 @@
+"""The intake: where rows come into a lake, whichever door they came through.
+
+One per process and log. Rows are fitted to their topic, what the topic learns from them is made
+durable first, and they are appended to the log, which acknowledges them. Every method may be
+called from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+
+from calve.clock import Clock, SystemClock
+from calve.errors import CalveError, Conflict, Fenced, Unavailable
+from calve.ingest.admission import Admission
+from calve.ingest.attached import Attached, Attachments
+from calve.ingest.creation import TopicCreation
+from calve.ingest.keeper import Keeper
+from calve.ingest.prepare import parts_of, prepare
+from calve.ingest.readers import ReaderPool
+from calve.ingest.refusals import as_refusal
+from calve.state import open_state
+from calve.topics.registry import TopicRegistry
+from calve.wal import Log, LogOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Self
+
+    from calve.ingest.admission import Admitted
+    from calve.model import TableName
+    from calve.settings import Settings
+    from calve.state import State
+    from calve.topics.topic import Topic, TopicChange, TopicSpec
+    from calve.wal import Entry, PendingAppend
+    from calve.wal.payload import Part
+
+_log: Final = logging.getLogger(__name__)
+_POLL_SECONDS_MIN: Final = 0.01
+_POLL_SECONDS_MAX: Final = 0.2
+
+
+class TopicOffsets(NamedTuple):
+    """Of this process's partition: what the log still holds, what is durable, what is in the
+    table."""
+
+    first: int
+    durable: int
+    committed: int
+
+
+class TopicStats(NamedTuple):
+    """What is known of a topic's partition. Bytes are what was sent, about, with overhead."""
+
+    topic: str
+    partition: int
+    row_count: int
+    bytes_appended: int
+    first: int
+    durable: int
+    committed: int
+    producer_count: int
+
+
+class Intake:
+    """Takes rows into topics. A context manager; `close` gives every append its outcome."""
+
+    def __init__(
+        self, settings: Settings, *, partition: int | None = None, clock: Clock | None = None
+    ) -> None:
+        """Open the log for writing and the registry; Conflict if another process has the log."""
+        assert settings.wal.path is not None
+        self.settings = settings
+        self.partition = settings.ingest.partition if partition is None else partition
+        self.admission = Admission(settings.ingest.memory_bytes_max)
+        self._clock = clock or SystemClock()
+        self._is_ending = threading.Event()
+        self._problems: dict[TableName, CalveError] = {}
+        self.log = Log(settings.wal.path, LogOptions.of(settings.wal), clock=self._clock)
+        try:
+            self._open(settings)
+        except BaseException:
+            self.log.close()
+            raise
+
+    def _open(self, settings: Settings) -> None:
+        self._state = open_state(settings, clock=self._clock)
+        try:
+            self._set_up(settings)
+        except BaseException:
+            self._state.close()
+            raise
+
+    def _set_up(self, settings: Settings) -> None:
+        self._registry = TopicRegistry(self._state, clock=self._clock)
+        self._readers = ReaderPool(self.log)
+        self._attachments = Attachments(
+            self._state, self._registry, self.log, self._readers, self.partition
+        )
+        self._creation = TopicCreation(settings, self._registry, self._clock)
+        self._attachments.end_deleted()
+        self._attach_all()
+        self._keeper = Keeper(self.log, self._state, self._attachments, self.partition)
+
+    @property
+    def topics(self) -> TopicRegistry:
+        return self._registry
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def problems(self) -> Mapping[TableName, CalveError]:
+        """Topics that do not go on here, and why; as they were found at the opening."""
+        return dict(self._problems)
+
+    def create_topic(self, name: TableName, spec: TopicSpec, *, adopt: bool = False) -> Topic:
+        """Make a topic; the same request again finds it. Its stream begins where its table ends.
+
+        With `adopt` it takes over rows that the log holds under its name, and the registry does
+        not know of: the state was lost.
+        """
+        stray = self._attachments.stray(name) if adopt else None
+        topic = self._creation.create(name, spec)
+        if stray is not None:
+            self._attachments.bind(topic, stray)
+        return self._attachments.attach(name).topic
+
+    def alter_topic(self, name: TableName, change: TopicChange) -> Topic:
+        self._registry.alter(name, change)
+        return self._renewed(name).topic
+
+    def delete_topic(self, name: TableName) -> Topic:
+        """Forget a topic and its rows in the log; its table, if there is one, stays."""
+        topic = self._registry.delete(name)
+        self._attachments.forget(name)
+        self._attachments.end_deleted()
+        return topic
+
+    def adopt_new_log(self, name: TableName) -> int:
+        """Have a topic go on in this log, because its own is lost: from where its table ends.
+
+        For an operator, never done by itself: rows that were in the lost log alone are gone, and
+        rows that this log holds under the name from another life of it go. Returns the offset.
+        """
+        topic = self._registry.topic(name)
+        known = self._state.committed(topic.id, self.partition)
+        reached = self._creation.committed_in_table(topic, self.partition)
+        first = max(known.offset if known else 0, reached or 0)
+        self._attachments.begin_anew(topic, first)
+        self._state.reset_committed(topic.id, self.partition, log_id=self.log.log_id, offset=first)
+        self._attachments.attach(name)
+        self._problems.pop(name, None)
+        return first
+
+    def submit(
+        self,
+        name: TableName,
+        rows: Part | Sequence[Part],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        admitted: Admitted | None = None,
+    ) -> PendingAppend:
+        """Append rows to a topic, all or none; the handle tells when they are durable.
+
+        A topic that is not there is made from the first batch, if `ingest.auto_create` allows it.
+        What was `admitted` is released when the append is done, or refused here.
+        """
+        try:
+            pending = self._submit(name, rows, producer, sequence)
+        except Fenced as error:
+            _release(admitted)
+            raise as_refusal(error) from error
+        except BaseException:
+            _release(admitted)
+            raise
+        if admitted is not None:
+            pending.add_done_callback(lambda _: admitted.release())
+        return pending
+
+    def _submit(
+        self,
+        name: TableName,
+        rows: Part | Sequence[Part],
+        producer: str | None,
+        sequence: int | None,
+    ) -> PendingAppend:
+        attached = self._attachments.known(name) or self._attached_for(name, rows)
+        while True:
+            prepared = prepare(attached.fitter, rows)
+            if prepared.topic is attached.topic:
+                break
+            attached = self._grown(attached, prepared.topic)
+        pending = self.log.submit(
+            attached.stream, prepared.parts, producer=producer, sequence=sequence
+        )
+        attached.meter.add(pending.bytes_bound)
+        return pending
+
+    def _attached_for(self, name: TableName, rows: Part | Sequence[Part]) -> Attached:
+        self._require_open()
+        if self._registry.find(name) is None:
+            self._create_from(name, rows)
+        return self._attachments.attach(name)
+
+    def _create_from(self, name: TableName, rows: Part | Sequence[Part]) -> None:
+        if not self.settings.ingest.auto_create:
+            self._registry.topic(name)
+        first = next((part for part in parts_of(rows) if isinstance(part, pa.RecordBatch)), None)
+        if first is None:
+            self._registry.topic(name)
+        else:
+            self._creation.create_from(name, first.schema)
+
+    def _grown(self, attached: Attached, wanted: Topic) -> Attached:
+        """The topic with what the rows need; as somebody else left it, if they were faster."""
+        before = attached.topic
+        now = self._registry.evolve(
+            before.name,
+            lambda topic: wanted if topic.version == before.version else topic,
+            topic_id=before.id,
+        )
+        return self._attachments.replace(attached, now)
+
+    def _renewed(self, name: TableName) -> Attached:
+        attached = self._attachments.attach(name)
+        return self._attachments.replace(attached, self._registry.topic(name))
+
+    def offsets(self, name: TableName) -> TopicOffsets:
+        attached = self._attachments.attach(name)
+        with self._readers.reader() as reader:
+            offsets = reader.offsets(attached.stream)
+        return TopicOffsets(offsets.first, offsets.durable, self._committed(attached))
+
+    def _committed(self, attached: Attached) -> int:
+        known = self._state.committed(attached.topic.id, self.partition)
+        return known.offset if known else attached.stream.first_offset
+
+    def read(self, name: TableName, start: int, end: int | None = None) -> Iterator[Entry]:
+        """The log's entries from `start` up to `end`, or to what is durable now."""
+        attached = self._attachments.attach(name)
+        with self._readers.reader() as reader:
+            yield from reader.read(attached.stream, start, end)
+
+    def flush(self, name: TableName, timeout_seconds: float) -> TopicOffsets:
+        """Return when every row that was acknowledged before the call is in the table.
+
+        Unavailable after the time-out, with how far it is.
+        """
+        attached = self._attachments.attach(name)
+        self.log.flush()
+        wanted = self.offsets(name).durable
+        deadline = self._clock.monotonic() + timeout_seconds
+        pause = _POLL_SECONDS_MIN
+        while (committed := self._committed(attached)) < wanted:
+            remaining = deadline - self._clock.monotonic()
+            if remaining <= 0:
+                raise _not_flushed(name, committed, wanted, timeout_seconds)
+            if self._is_ending.wait(min(pause, remaining)):
+                raise _closed()
+            pause = min(2 * pause, _POLL_SECONDS_MAX)
+        return self.offsets(name)
+
+    def stats(self, name: TableName) -> TopicStats:
+        attached = self._attachments.attach(name)
+        offsets = self.offsets(name)
+        kept = self._state.bytes_appended(attached.topic.id, self.partition)
+        return TopicStats(
+            topic=str(name),
+            partition=self.partition,
+            row_count=offsets.durable - attached.stream.first_offset,
+            bytes_appended=kept + attached.meter.pending_bytes,
+            first=offsets.first,
+            durable=offsets.durable,
+            committed=offsets.committed,
+            producer_count=self.log.producer_count(attached.stream),
+        )
+
+    def trim(self) -> int:
+        """Let go now of what is in the tables and old enough; how many segments went."""
+        return self._keeper.trim()
+
+    def close(self) -> None:
+        """Finish what was submitted, every handle with its outcome, and let go of everything."""
+        if self._is_ending.is_set():
+            return
+        self._is_ending.set()
+        with ExitStack() as closing:  # each of them, also when another fails
+            closing.callback(self._state.close)
+            closing.callback(self._creation.close)
+            closing.callback(self._readers.close)
+            closing.callback(self.log.close)
+            self._keeper.close()
+            self._keeper.save_counts()
+
+    def _attach_all(self) -> None:
+        """Look at each topic that has rows here; one that does not belong here stops alone."""
+        for topic in self._registry.list():
+            if self.partition in topic.partitions:
+                try:
+                    self._attachments.attach(topic.name)
+                except Conflict as error:
+                    self._problems[topic.name] = error
+                    _log.error("topic %s stops: %s", topic.name, error.message)
+
+    def _require_open(self) -> None:
+        if self._is_ending.is_set():
+            raise _closed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _release(admitted: Admitted | None) -> None:
+    if admitted is not None:
+        admitted.release()
+
+
+def _not_flushed(
+    name: TableName, committed: int, wanted: int, timeout_seconds: float
+) -> Unavailable:
+    return Unavailable(
+        f"{name} is not flushed after {timeout_seconds:g} s: its table has reached offset "
+        f"{committed}, and {wanted} was asked for",
+        hint="the pipeline brings rows into tables: `calve up` runs it; then flush again",
+        context={"committed": str(committed), "wanted": str(wanted)},
+    )
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the intake is closed", hint="open it again")

@@ -1,0 +1,68 @@
+"""The thread behind an intake: trims the log, notices what others changed, keeps counts."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from calve.errors import CalveError
+
+if TYPE_CHECKING:
+    from calve.ingest.attached import Attachments
+    from calve.state import State
+    from calve.wal import Log
+
+_log: Final = logging.getLogger(__name__)
+REFRESH_SECONDS: Final = 1.0
+TRIM_SECONDS: Final = 5.0
+
+
+class Keeper:
+    def __init__(self, log: Log, state: State, attachments: Attachments, partition: int) -> None:
+        self._wal = log
+        self._state = state
+        self._attachments = attachments
+        self._partition = partition
+        self._is_ending = threading.Event()
+        self._failed: str | None = None  # what went wrong last, to say it once
+        self._thread = threading.Thread(target=self._run, name="calve-intake", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        rounds = 0
+        while not self._is_ending.wait(REFRESH_SECONDS):
+            rounds += 1
+            try:
+                self._attachments.refresh()
+                if rounds % int(TRIM_SECONDS / REFRESH_SECONDS) == 0:
+                    self.trim()
+                    self.save_counts()
+                self._failed = None
+            except CalveError as error:
+                self._say_once(error)
+
+    def _say_once(self, error: CalveError) -> None:
+        if error.message != self._failed:
+            self._failed = error.message
+            _log.warning("the log cannot be looked after for now: %s", error.message)
+
+    def trim(self) -> int:
+        """Let go of what is in the tables; how many segments went."""
+        committed: dict[UUID, int] = {}
+        for attached in self._attachments.all():
+            known = self._state.committed(attached.topic.id, self._partition)
+            if known is not None and known.log_id == self._wal.log_id:
+                committed[attached.stream.id] = known.offset
+        return self._wal.trim(committed)
+
+    def save_counts(self) -> None:
+        for attached in self._attachments.all():
+            more_bytes = attached.meter.take()
+            if more_bytes:
+                self._state.add_bytes(attached.topic.id, self._partition, more_bytes)
+
+    def close(self) -> None:
+        self._is_ending.set()
+        self._thread.join()

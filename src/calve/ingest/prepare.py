@@ -1,0 +1,64 @@
+"""An append made ready for its topic: every part fitted, bad rows set aside as the topic wants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from calve.errors import InvalidRequest
+from calve.topics.fit import Fitter
+from calve.topics.topic import Topic
+from calve.wal import Rejected
+from calve.wal.payload import Part
+
+
+class Prepared(NamedTuple):
+    """Parts as the log takes them, and the topic as it has to be before they go in."""
+
+    parts: Part | Sequence[Part]
+    topic: Topic
+
+
+def prepare(fitter: Fitter, rows: Part | Sequence[Part]) -> Prepared:
+    """Fit all parts of an append, or refuse it whole with an InvalidRequest."""
+    if isinstance(rows, pa.RecordBatch):
+        fit = fitter.fit(rows.schema)
+        if not fit.sets_aside:
+            return Prepared(fit.batch(rows), fit.topic)
+    return _prepare_all(fitter, parts_of(rows))
+
+
+def parts_of(rows: Part | Sequence[Part]) -> Sequence[Part]:
+    """The parts that hold rows; there is at least one."""
+    if isinstance(rows, pa.RecordBatch):
+        return (rows,)
+    if rows and isinstance(rows[0], Rejected):
+        return (rows,)
+    parts = [part for part in rows if _row_count(part)]
+    if not parts:
+        raise InvalidRequest("an append needs at least one row")
+    return parts
+
+
+def _row_count(part: Part) -> int:
+    return part.num_rows if isinstance(part, pa.RecordBatch) else len(part)
+
+
+def _prepare_all(fitter: Fitter, parts: Sequence[Part]) -> Prepared:
+    ready: list[Part] = []
+    rejected: list[Rejected] = []
+    for part in parts:
+        if not isinstance(part, pa.RecordBatch):
+            rejected += part
+            continue
+        fit = fitter.fit(part.schema)
+        good, bad = fit.split(part)
+        ready += [] if good is None else [good]
+        rejected += bad
+        if fit.topic is not fitter.topic:
+            fitter = Fitter(fit.topic)  # what this part adds, the next ones find there
+    if rejected:
+        ready.append(rejected)
+    return Prepared(ready, fitter.topic)

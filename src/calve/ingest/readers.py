@@ -1,0 +1,42 @@
+"""Readers of the log for many threads: one at a time uses each, and the next finds it open."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from calve.wal import Log, LogReader
+
+_IDLE_MAX: Final = 8
+
+
+class ReaderPool:
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._idle: deque[LogReader] = deque()
+
+    @contextmanager
+    def reader(self) -> Iterator[LogReader]:
+        """A reader that sees what is durable now."""
+        try:
+            reader = self._idle.pop()
+        except IndexError:
+            reader = self._log.reader()
+        try:
+            reader.refresh()
+            yield reader
+        except BaseException:
+            reader.close()
+            raise
+        if len(self._idle) < _IDLE_MAX:
+            self._idle.append(reader)
+        else:
+            reader.close()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
