@@ -115,14 +115,19 @@ class Attachments:
         if count == self._seen_change:
             return
         with self._lock:
+            versions = {record.name: record.version for record in self._state.topics()}
             for attached in self.all():
-                topic = self._registry.find(attached.topic.name)
-                if topic is None or topic.id != attached.topic.id:
-                    self.forget(attached.topic.name)
-                elif topic.version != attached.topic.version:
-                    self.replace(attached, topic)
+                name = attached.topic.name
+                if versions.get(name) != attached.topic.version:
+                    self._renew(attached, self._registry.find(name))
             self.end_deleted()
         self._seen_change = count
+
+    def _renew(self, attached: Attached, topic: Topic | None) -> None:
+        if topic is None or topic.id != attached.topic.id:
+            self.forget(attached.topic.name)
+        else:
+            self.replace(attached, topic)
 
     def end_deleted(self) -> None:
         """Delete the streams of deleted topics from this log."""

@@ -20,7 +20,7 @@ from calve.ingest.admission import Admission
 from calve.ingest.attached import Attached, Attachments
 from calve.ingest.creation import TopicCreation
 from calve.ingest.keeper import Keeper
-from calve.ingest.prepare import parts_of, prepare
+from calve.ingest.prepare import bytes_of, parts_of, prepare
 from calve.ingest.readers import ReaderPool
 from calve.ingest.refusals import as_refusal
 from calve.state import open_state
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from calve.settings import Settings
     from calve.state import State
     from calve.topics.topic import Topic, TopicChange, TopicSpec
-    from calve.wal import Entry, PendingAppend
+    from calve.wal import Entry, PendingAppend, Stream
     from calve.wal.payload import Part
 
 _log: Final = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ class TopicOffsets(NamedTuple):
 
 
 class TopicStats(NamedTuple):
-    """What is known of a topic's partition. Bytes are what was sent, about, with overhead."""
+    """What is known of a topic's partition. Bytes are those of the rows that were sent, in memory;
+    after a crash those of the last seconds are not counted."""
 
     topic: str
     partition: int
@@ -80,20 +81,14 @@ class Intake:
         self._clock = clock or SystemClock()
         self._is_ending = threading.Event()
         self._problems: dict[TableName, CalveError] = {}
-        self.log = Log(settings.wal.path, LogOptions.of(settings.wal), clock=self._clock)
-        try:
-            self._open(settings)
-        except BaseException:
-            self.log.close()
-            raise
-
-    def _open(self, settings: Settings) -> None:
-        self._state = open_state(settings, clock=self._clock)
-        try:
+        with ExitStack() as opening:  # whatever was opened is closed again if the rest fails
+            self._state = open_state(settings, clock=self._clock)
+            opening.callback(self._state.close)
+            options = LogOptions.of(settings.wal)
+            self.log = Log(settings.wal.path, options, clock=self._clock)
+            opening.callback(self.log.close)
             self._set_up(settings)
-        except BaseException:
-            self._state.close()
-            raise
+            opening.pop_all()
 
     def _set_up(self, settings: Settings) -> None:
         self._registry = TopicRegistry(self._state, clock=self._clock)
@@ -192,15 +187,14 @@ class Intake:
         sequence: int | None,
     ) -> PendingAppend:
         attached = self._attachments.known(name) or self._attached_for(name, rows)
-        while True:
-            prepared = prepare(attached.fitter, rows)
-            if prepared.topic is attached.topic:
-                break
+        prepared = prepare(attached.fitter, rows)
+        while prepared.topic is not attached.topic:
             attached = self._grown(attached, prepared.topic)
+            prepared = prepare(attached.fitter, rows)
         pending = self.log.submit(
             attached.stream, prepared.parts, producer=producer, sequence=sequence
         )
-        attached.meter.add(pending.bytes_bound)
+        attached.meter.add(bytes_of(prepared.parts))
         return pending
 
     def _attached_for(self, name: TableName, rows: Part | Sequence[Part]) -> Attached:
@@ -244,9 +238,11 @@ class Intake:
 
     def read(self, name: TableName, start: int, end: int | None = None) -> Iterator[Entry]:
         """The log's entries from `start` up to `end`, or to what is durable now."""
-        attached = self._attachments.attach(name)
+        return self._entries(self._attachments.attach(name).stream, start, end)
+
+    def _entries(self, stream: Stream, start: int, end: int | None) -> Iterator[Entry]:
         with self._readers.reader() as reader:
-            yield from reader.read(attached.stream, start, end)
+            yield from reader.read(stream, start, end)
 
     def flush(self, name: TableName, timeout_seconds: float) -> TopicOffsets:
         """Return when every row that was acknowledged before the call is in the table.
@@ -254,7 +250,10 @@ class Intake:
         Unavailable after the time-out, with how far it is.
         """
         attached = self._attachments.attach(name)
-        self.log.flush()
+        try:
+            self.log.flush()
+        except Fenced as error:
+            raise as_refusal(error) from error
         wanted = self.offsets(name).durable
         deadline = self._clock.monotonic() + timeout_seconds
         pause = _POLL_SECONDS_MIN

@@ -42,6 +42,18 @@ def parts_of(rows: Part | Sequence[Part]) -> Sequence[Part]:
     return parts
 
 
+def bytes_of(rows: Part | Sequence[Part]) -> int:
+    """The size of the rows in memory."""
+    return sum(_bytes(part) for part in parts_of(rows))
+
+
+def _bytes(part: Part) -> int:
+    if isinstance(part, pa.RecordBatch):
+        size: int = part.nbytes
+        return size
+    return sum(len(row.original) for row in part)
+
+
 def _row_count(part: Part) -> int:
     return part.num_rows if isinstance(part, pa.RecordBatch) else len(part)
 

@@ -50,8 +50,15 @@ def read_schema_file(path: Path) -> SchemaFile:
 def schema_of(fields: Sequence[NestedField]) -> Schema:
     """A schema with ids of its own; whatever ids the fields have do not matter."""
     check_names([each.name for each in fields], what="column")
+    return assign_fresh_schema_ids(schema_with(Schema(), fields))
+
+
+def schema_with(schema: Schema, fields: Sequence[NestedField], schema_id: int = 0) -> Schema:
+    """A schema of other fields, with the identifier fields that are still among them."""
+    kept = {field.field_id for field in fields}
+    identifiers = [each for each in schema.identifier_field_ids if each in kept]
     try:
-        return assign_fresh_schema_ids(Schema(*fields))
+        return Schema(*fields, schema_id=schema_id, identifier_field_ids=identifiers)
     except ValueError as error:
         raise InvalidRequest(
             f"two columns have the same path: {error}",

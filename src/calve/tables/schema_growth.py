@@ -28,6 +28,7 @@ from pyiceberg.types import (
 
 from calve.errors import InvalidRequest, SchemaConflict
 from calve.tables.columns import check_names
+from calve.tables.schema_file import schema_with
 from calve.tables.schemas import check_schema
 from calve.tables.types import type_name
 
@@ -44,7 +45,7 @@ def grown(schema: Schema, incoming: Schema, *, last_column_id: int, widens: bool
     fields = _ByName(ids, widens=widens).fields(schema.fields, incoming.fields)
     if fields == schema.fields:
         return schema
-    made = _like(schema, fields, schema.schema_id)
+    made = schema_with(schema, fields, schema.schema_id)
     check_schema(made, kept=[field.name for field in schema.fields])
     return made
 
@@ -65,7 +66,7 @@ def regrown(metadata: TableMetadata, written: Schema) -> Schema:
         check_names([field.name for field in fields], what="column")
     except InvalidRequest as error:
         raise _conflict(error.message) from error
-    return _like(current, fields, 1 + max(each.schema_id for each in metadata.schemas))
+    return schema_with(current, fields, 1 + max(each.schema_id for each in metadata.schemas))
 
 
 def widened(source: IcebergType, target: IcebergType) -> IcebergType | None:
@@ -80,12 +81,6 @@ def widened(source: IcebergType, target: IcebergType) -> IcebergType | None:
             if source.precision < digits <= _DIGITS_MAX:
                 return DecimalType(digits, source.scale)
     return None
-
-
-def _like(schema: Schema, fields: Sequence[NestedField], schema_id: int) -> Schema:
-    return Schema(
-        *fields, schema_id=schema_id, identifier_field_ids=list(schema.identifier_field_ids)
-    )
 
 
 def _retyped(field: NestedField, kind: IcebergType) -> NestedField:

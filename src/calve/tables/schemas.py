@@ -21,7 +21,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from calve.errors import InvalidRequest
 from calve.tables.columns import check_columns, check_names
-from calve.tables.schema_file import SchemaFile, read_schema_file, schema_of
+from calve.tables.schema_file import SchemaFile, read_schema_file, schema_of, schema_with
 from calve.tables.transforms import partition_spec, sort_order
 from calve.tables.types import parse_type, type_name
 
@@ -92,29 +92,18 @@ def schema_from_json(text: str) -> Schema:
 
 def without(schema: Schema, name: str) -> Schema:
     """The schema without one of its columns."""
-    return _of(schema, [field for field in schema.fields if field.name != name])
+    left = [field for field in schema.fields if field.name != name]
+    return schema_with(schema, left, schema.schema_id)
 
 
 def with_renamed(schema: Schema, name: str, new_name: str) -> Schema:
     """The schema with another name for one of its columns."""
-    renamed = _of(
-        schema,
-        [
-            field.model_copy(update={"name": new_name}) if field.name == name else field
-            for field in schema.fields
-        ],
-    )
-    check_schema(renamed)
-    return renamed
-
-
-def _of(schema: Schema, fields: Sequence[NestedField]) -> Schema:
-    kept = {field.field_id for field in fields}
-    return Schema(
-        *fields,
-        schema_id=schema.schema_id,
-        identifier_field_ids=[each for each in schema.identifier_field_ids if each in kept],
-    )
+    fields = [
+        field.model_copy(update={"name": new_name}) if field.name == name else field
+        for field in schema.fields
+    ]
+    check_columns([field.name for field in fields])
+    return schema_with(schema, fields, schema.schema_id)
 
 
 def _read(source: SchemaSource) -> SchemaFile:

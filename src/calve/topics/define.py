@@ -77,7 +77,8 @@ def _made(
 def request_of(topic: Topic) -> str:
     """What a topic is, apart from when and where; the same for the same request."""
     asked = (
-        topic.kind, topic.schema_json, topic.partition_by, topic.sort_by,
+        topic.kind, None if topic.is_bound else topic.schema_json,
+        topic.partition_by, topic.sort_by,
         sorted(topic.properties.items()), topic.retention_seconds,
         topic.on_unknown_column, topic.on_bad_row, topic.is_bound,
     )  # fmt: skip

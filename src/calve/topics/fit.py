@@ -47,16 +47,15 @@ class Fit:
     is_plain: bool  # whether they go in as they are
     _plans: list[ColumnPlan]
     _target: pa.Schema
-    _set_aside: tuple[tuple[int, str], ...] = ()  # columns whose rows go to the dead letters
+    _required: tuple[tuple[int, pa.Field], ...]
+    _set_aside: tuple[tuple[int, str], ...]  # columns whose rows go to the dead letters
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch as it goes into the log; InvalidRequest names the row that cannot."""
         if not self.is_plain:
             return conform_batch(batch, self._plans, self._target, _HERE, _places(batch))
-        for plan in self._plans:
-            if not plan.field.nullable:
-                assert plan.source is not None
-                require_values(batch.column(plan.source), plan.field, _HERE, _places(batch))
+        for place, field in self._required:
+            require_values(batch.column(place), field, _HERE, _places(batch))
         return batch
 
     def split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, list[Rejected]]:
@@ -163,7 +162,8 @@ class _Fitting:
             and [field.name for field in fields] == self._source.names
             and all(plan.convert is _as_it_is for plan in plans)
         )
-        return Fit(grown, is_plain, plans, pa.schema(fields), set_aside)
+        required = tuple(each for each in enumerate(fields) if not each[1].nullable)
+        return Fit(grown, is_plain, plans, pa.schema(fields), required, set_aside)
 
     def _check_source(self) -> None:
         if not self._source.names:
