@@ -57,8 +57,8 @@ SECTION_NOTES: Final = {
         "is in [choosing a catalog](../guides/choosing-a-catalog.md#retries-and-time-outs)."
     ),
     "ingest": (
-        "Nothing listens yet: `calve doctor` checks that the address and the ports are free. Rows of "
-        "the same process go by `request_bytes_max`, `auto_create` and `partition`."
+        "Nothing listens yet: `calve doctor` checks that the address and the ports are free. Rows "
+        "of the same process go by `request_bytes_max`, `auto_create` and `partition`."
     ),
     "state": "SQLite; PostgreSQL and etcd are refused in this version.",
     "log": "For programs that call `configure_logs`; see [logs](../operating/logs.md).",

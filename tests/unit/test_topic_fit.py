@@ -55,7 +55,13 @@ def fitted(topic: Topic, batch: pa.RecordBatch) -> pa.RecordBatch:
 )
 def test_columns_that_the_topic_has_go_in_uncopied(batch: pa.RecordBatch) -> None:
     topic = topic_of(
-        {"a": "long", "s": "string", "b": "binary", "l": "list<string>", "r": "struct<x: int, y: string>"}
+        {
+            "a": "long",
+            "s": "string",
+            "b": "binary",
+            "l": "list<string>",
+            "r": "struct<x: int, y: string>",
+        }
     )
     found = fit(topic, batch.schema)
     assert found.is_plain
@@ -78,7 +84,7 @@ def test_columns_that_the_topic_has_go_in_uncopied(batch: pa.RecordBatch) -> Non
         ("string", pa.array(["a"], pa.string_view()), ["a"]),
         ("string", pa.array([None], pa.null()), [None]),
         ("list<long>", pa.array([[], None], pa.list_(pa.null())), [[], None]),
-        ("timestamp", pa.array([1000], pa.timestamp("ns")), [datetime(1970, 1, 1, 0, 0, 0, 1)]),
+        ("timestamp", pa.array([1000], pa.timestamp("ns")), [datetime.fromisoformat("1970-01-01T00:00:00.000001")]),
         ("struct<x: long>", pa.array([{"x": 1}, None], pa.struct([("x", pa.int8())])), [{"x": 1}, None]),
         ("map<string, long>", pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int32())), [[("k", 1)]]),
         ("long", pa.ExtensionArray.from_storage(pa.opaque(pa.int64(), "x", "y"), pa.array([5])), [5]),
@@ -188,8 +194,10 @@ def test_fields_are_left_out_inside_lists_and_maps_of_slices_too() -> None:
 
 def test_a_topic_that_refuses_new_columns_names_them_all() -> None:
     topic = topic_of({"r": "struct<x: int>"}, on_unknown_column="refuse")
-    sent = pa.schema([("new", pa.int64()), ("r", pa.struct([("x", pa.int32()), ("y", pa.int32())]))])
-    with pytest.raises(InvalidRequest, match="no column 'new', 'r.y'"):
+    sent = pa.schema(
+        [("new", pa.int64()), ("r", pa.struct([("x", pa.int32()), ("y", pa.int32())]))]
+    )
+    with pytest.raises(InvalidRequest, match=r"no column 'new', 'r\.y'"):
         fit(topic, sent)
 
 
@@ -246,7 +254,7 @@ def test_a_required_field_inside_is_checked() -> None:
     assert fitted(topic, batch_of(r=pa.array([{"x": 1}, None], loose))).num_rows == 2
     with pytest.raises(InvalidRequest, match="'x' is missing"):
         fitted(topic, batch_of(r=pa.array([{"x": None}], loose)))
-    with pytest.raises(InvalidRequest, match="'r.x' is required and missing"):
+    with pytest.raises(InvalidRequest, match=r"'r\.x' is required and missing"):
         fit(topic, pa.schema([("r", pa.struct([("y", pa.int64())]))]))
 
 

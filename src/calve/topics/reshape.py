@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from calve.tables.inputs.convert import list_array, offsets_of
+from calve.tables.inputs.convert import list_array, map_parts, offsets_of
 from calve.tables.types import is_list_like
 
 if TYPE_CHECKING:
@@ -106,15 +106,12 @@ class Shaper:
         if inside.convert is None:
             return Shaped(kind)
         items = inside.convert
-        entries = pa.list_(pa.struct([kind.key_field, kind.item_field]))
         target = pa.map_(kind.key_field, kind.item_field.with_type(inside.type))
 
         def convert(array: pa.Array) -> pa.Array:
-            pairs = array.cast(entries)
-            flat = pairs.flatten()
-            columns = [flat.field(0), items(flat.field(1))]
-            both = pa.StructArray.from_arrays(columns, names=["key", "value"])
-            return list_array(offsets_of(pairs), both, target, mask=array.is_null())
+            offsets, keys, values = map_parts(array)
+            both = pa.StructArray.from_arrays([keys, items(values)], names=["key", "value"])
+            return list_array(offsets, both, target, mask=array.is_null())
 
         return Shaped(target, convert)
 

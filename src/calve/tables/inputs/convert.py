@@ -200,19 +200,32 @@ def _maps(source: pa.DataType, target: pa.DataType, text: Text) -> Convert:
         raise _mismatch(source, target)
     keys = converter(source.key_type, target.key_type, text)
     items = converter(source.item_type, target.item_type, text)
-    entries = pa.list_(pa.struct([source.key_field, source.item_field]))
     required = not target.item_field.nullable
 
     def convert(array: pa.Array) -> pa.Array:
-        pairs = array.cast(entries)
-        inside = pairs.flatten()
-        key_values, item_values = keys(inside.field(0)), items(inside.field(1))
+        offsets, key_values, item_values = map_parts(array)
+        key_values, item_values = keys(key_values), items(item_values)
         if required and item_values.null_count:
             raise Unfit("a value is missing where the map requires one")
         struct = pa.StructArray.from_arrays([key_values, item_values], names=["key", "value"])
-        return list_array(offsets_of(pairs), struct, target, mask=array.is_null())
+        return list_array(offsets, struct, target, mask=array.is_null())
 
     return convert
+
+
+def map_parts(array: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Where each map begins, and the keys and values of all; a missing map takes no room.
+
+    Not by a cast to a list of pairs: Arrow makes an invalid one where lists of nulls are inside.
+    """
+    present = array.drop_null() if array.null_count else array
+    ends = present.offsets.cast(pa.int64())
+    first, count = ends[0].as_py(), ends[-1].as_py() - ends[0].as_py()
+    lengths = pc.subtract(ends.slice(1), ends.slice(0, len(present)))
+    nothing = pa.array([0], pa.int64())
+    every = pc.replace_with_mask(pa.repeat(nothing[0], len(array)), array.is_valid(), lengths)
+    offsets = pa.concat_arrays([nothing, pc.cumulative_sum(every)])
+    return offsets, present.keys.slice(first, count), present.items.slice(first, count)
 
 
 def _structs(source: pa.DataType, target: pa.DataType, text: Text) -> Convert:
