@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -133,6 +133,27 @@ def test_an_append_without_rows_or_columns_is_refused(intake: Intake, rows: Any)
     intake.create_topic(ORDERS, TopicSpec(schema={"id": "long"}))
     with pytest.raises(InvalidRequest, match=r"at least one row|no column"):
         intake.submit(ORDERS, rows)
+
+
+def invalid_text() -> pa.Array:
+    return pa.array([b"\xff\xfe"]).view(pa.string())
+
+
+def offsets_beyond_the_data() -> pa.Array:
+    buffers = [None, pa.array([0, 1_000_000], pa.int32()).buffers()[1], pa.py_buffer(b"x")]
+    return pa.Array.from_buffers(pa.string(), 1, buffers)
+
+
+@pytest.mark.parametrize("broken", [invalid_text, offsets_beyond_the_data])
+@pytest.mark.parametrize("as_list", [True, False])
+def test_what_only_claims_to_be_arrow_is_refused(
+    intake: Intake, broken: Callable[[], pa.Array], as_list: bool
+) -> None:
+    intake.create_topic(ORDERS, TopicSpec(schema={"s": "string"}))
+    batch = pa.RecordBatch.from_arrays([broken()], ["s"])
+    with pytest.raises(InvalidRequest, match="not valid Arrow data"):
+        intake.submit(ORDERS, [batch] if as_list else batch)
+    assert intake.offsets(ORDERS).durable == 0
 
 
 def test_a_retry_with_the_same_sequence_appends_nothing_also_after_a_restart(
