@@ -140,8 +140,8 @@ def invalid_text() -> pa.Array:
 
 
 def offsets_beyond_the_data() -> pa.Array:
-    buffers = [None, pa.array([0, 1_000_000], pa.int32()).buffers()[1], pa.py_buffer(b"x")]
-    return pa.Array.from_buffers(pa.string(), 1, buffers)
+    offsets = pa.array([0, 1_000_000, 1], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"x")])
 
 
 @pytest.mark.parametrize("broken", [invalid_text, offsets_beyond_the_data])

@@ -13,7 +13,6 @@ from calve.topics.topic import Topic
 from calve.wal import Rejected
 from calve.wal.payload import Part
 
-
 _FEW_ROWS: Final = 1000
 
 
