@@ -79,7 +79,7 @@ def test_streams_of_a_deleted_topic_are_remembered_until_their_log_is_rid_of_the
     record = state.create_topic(ORDERS, b"")
     assert record is not None
     state.publish_committed(TOPIC, 0, log_id=LOG, offset=5)
-    state.add_bytes(TOPIC, 0, 7)
+    state.add_bytes(0, {TOPIC: 7})
     streams = [uuid4(), uuid4()]
     assert state.delete_topic(record, TOPIC, streams)
     assert state.ended_streams() == set(streams)
@@ -121,9 +121,10 @@ def test_a_committed_offset_of_another_log_is_refused_with_both(state: State) ->
 
 
 def test_bytes_add_up(state: State) -> None:
-    state.add_bytes(TOPIC, 0, 5)
-    state.add_bytes(TOPIC, 0, 6)
+    state.add_bytes(0, {TOPIC: 5, UUID(int=9): 1})
+    state.add_bytes(0, {TOPIC: 6})
     assert state.bytes_appended(TOPIC, 0) == 11
+    assert state.bytes_appended(UUID(int=9), 0) == 1
 
 
 def test_everything_is_there_after_reopening(state: State, path: Path) -> None:
