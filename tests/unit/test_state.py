@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -189,6 +190,8 @@ def test_the_state_lies_in_the_data_directory_by_default(make_settings: MakeSett
     settings = make_settings()
     open_state(settings).close()
     assert (settings.data / "_calve" / "state.db").exists()
+    for path in (settings.data, settings.data / "_calve"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("dsn", ["postgresql://host/db", "etcd://host:2379"])

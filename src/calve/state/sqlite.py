@@ -58,7 +58,7 @@ class SqliteState:
         self._lock = threading.Lock()
         self._is_closed = False
         with self._translating():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_directory(path.parent)
             self._connection = sqlite3.connect(
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
@@ -297,6 +297,13 @@ class SqliteState:
             "with `calve topic create --adopt`",
             context={"file": str(self._path)},
         )
+
+
+def _make_directory(path: Path) -> None:
+    """For its owner alone, and so are those above it that are not there yet."""
+    if not path.exists():
+        _make_directory(path.parent)
+        path.mkdir(0o700, exist_ok=True)
 
 
 def _key(name: TableName) -> tuple[str, str, str]:
