@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import calve
-from calve.errors import Conflict, InvalidRequest, NotFound, Overloaded, Unavailable
-from calve.ingest import Intake, produce
+from calve.errors import Conflict, Fenced, InvalidRequest, NotFound, Overloaded, Unavailable
+from calve.ingest import Intake, as_refusal, produce
 from calve.lake import Lake
 from calve.model import TableName
 from calve.state import open_state
@@ -285,6 +285,28 @@ def test_a_full_log_is_a_refusal_with_a_delay_until_there_is_room(
         publish(intake, intake.offsets(ORDERS).durable)
         intake.trim()
         intake.submit(ORDERS, batch).wait()
+
+
+def test_a_log_that_stopped_is_unavailable_to_producers(intake: Intake) -> None:
+    intake.submit(ORDERS, pa.record_batch({"id": [1]})).wait()
+    intake.log._journal.fence("the disk went away")
+    pending = intake.log.submit(intake.log.stream(ORDERS), pa.record_batch({"id": [2]}))
+    with pytest.raises(Fenced) as raised:
+        pending.wait()
+    assert as_refusal(raised.value).http_status == 503
+    for refused in (
+        lambda: intake.submit(ORDERS, pa.record_batch({"id": [2]})),
+        lambda: intake.flush(ORDERS, 1),
+    ):
+        with pytest.raises(Unavailable, match="the disk went away") as told:
+            refused()
+        assert told.value.http_status == 503
+        assert int(told.value.context["retry_after_ms"]) > 0
+
+
+def test_an_error_that_is_no_stopped_log_stays_as_it_is() -> None:
+    error = Overloaded("full")
+    assert as_refusal(error) is error
 
 
 def test_what_was_admitted_is_released_with_the_outcome(intake: Intake) -> None:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from calve.clock import SystemClock
 from calve.errors import Conflict, InvalidRequest, NotFound
 from calve.ingest import Intake
+from calve.ingest.attached import Attachments
+from calve.ingest.readers import ReaderPool
 from calve.lake import Lake
 from calve.model import TableName
 from calve.settings import Settings
 from calve.state import open_state
+from calve.state.sqlite import SqliteState
 from calve.topics import TopicRegistry, TopicSpec
+from calve.wal import Log
 from tests.conftest import MakeSettings
 from tests.fakes.topic_table import feed, make_topic_table
 
@@ -178,6 +185,50 @@ def test_a_topic_that_was_never_used_here_has_no_problem(make_settings: MakeSett
     with Intake(settings) as intake:
         assert intake.problems == {}
         assert intake.submit(ORDERS, BATCH).wait() == (0, 3, False)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[TopicRegistry]:
+    state = SqliteState(tmp_path / "state.db", clock=SystemClock())
+    yield TopicRegistry(state)
+    state.close()
+
+
+@contextmanager
+def attachments(directory: Path, registry: TopicRegistry) -> Iterator[tuple[Attachments, Log]]:
+    state = SqliteState(directory.parent / "state.db", clock=SystemClock())
+    with Log(directory) as log:
+        yield Attachments(state, registry, log, ReaderPool(log), partition=0), log
+    state.close()
+
+
+def test_a_topic_made_again_meanwhile_does_not_get_the_rows_of_the_one_before(
+    registry: TopicRegistry, tmp_path: Path
+) -> None:
+    registry.create(ORDERS, TopicSpec(schema={"id": "long"}))
+    with attachments(tmp_path / "wal", registry) as (attached, log):
+        first = attached.attach(ORDERS).stream
+        log.append(first, BATCH)
+        attached.forget(ORDERS)
+        registry.delete(ORDERS)
+        registry.create(ORDERS, TopicSpec(schema={"id": "long"}))
+        second = attached.attach(ORDERS).stream
+        assert second.id != first.id
+        assert log.streams == [second]
+
+
+def test_of_two_logs_that_bind_one_partition_at_once_the_second_is_told(
+    registry: TopicRegistry, tmp_path: Path
+) -> None:
+    topic = registry.create(ORDERS, TopicSpec(schema={"id": "long"}))
+    with (
+        attachments(tmp_path / "one", registry) as (one, log),
+        attachments(tmp_path / "two", registry) as (two, other),
+    ):
+        bound = one.bind(topic, log.create_stream(ORDERS))
+        with pytest.raises(Conflict, match=f"is in log {log.log_id}"):
+            two.bind(topic, other.create_stream(ORDERS))
+        assert registry.topic(ORDERS) == bound
 
 
 def test_a_topic_is_bound_to_a_table_with_its_columns_and_ids(make_settings: MakeSettings) -> None:

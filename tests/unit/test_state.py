@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -79,7 +80,7 @@ def test_streams_of_a_deleted_topic_are_remembered_until_their_log_is_rid_of_the
     record = state.create_topic(ORDERS, b"")
     assert record is not None
     state.publish_committed(TOPIC, 0, log_id=LOG, offset=5)
-    state.add_bytes(TOPIC, 0, 7)
+    state.add_bytes(0, {TOPIC: 7})
     streams = [uuid4(), uuid4()]
     assert state.delete_topic(record, TOPIC, streams)
     assert state.ended_streams() == set(streams)
@@ -121,9 +122,10 @@ def test_a_committed_offset_of_another_log_is_refused_with_both(state: State) ->
 
 
 def test_bytes_add_up(state: State) -> None:
-    state.add_bytes(TOPIC, 0, 5)
-    state.add_bytes(TOPIC, 0, 6)
+    state.add_bytes(0, {TOPIC: 5, UUID(int=9): 1})
+    state.add_bytes(0, {TOPIC: 6})
     assert state.bytes_appended(TOPIC, 0) == 11
+    assert state.bytes_appended(UUID(int=9), 0) == 1
 
 
 def test_everything_is_there_after_reopening(state: State, path: Path) -> None:
@@ -188,6 +190,8 @@ def test_the_state_lies_in_the_data_directory_by_default(make_settings: MakeSett
     settings = make_settings()
     open_state(settings).close()
     assert (settings.data / "_calve" / "state.db").exists()
+    for path in (settings.data, settings.data / "_calve"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("dsn", ["postgresql://host/db", "etcd://host:2379"])

@@ -99,6 +99,9 @@ class Attachments:
     def replace(self, attached: Attached, topic: Topic) -> Attached:
         """The topic as it is now; again from the beginning if it is another one."""
         with self._lock:
+            known = self._attached.get(topic.name)
+            if known and known.topic.id == topic.id and known.topic.version >= topic.version:
+                return known  # another thread has read a later one meanwhile
             if topic.id != attached.topic.id or topic.partitions != attached.topic.partitions:
                 self._attached.pop(attached.topic.name, None)
                 return self._attach(topic)

@@ -58,10 +58,10 @@ class Keeper:
         return self._wal.trim(committed)
 
     def save_counts(self) -> None:
-        for attached in self._attachments.all():
-            more_bytes = attached.meter.take()
-            if more_bytes:
-                self._state.add_bytes(attached.topic.id, self._partition, more_bytes)
+        taken = {each.topic.id: each.meter.take() for each in self._attachments.all()}
+        more_bytes = {topic_id: count for topic_id, count in taken.items() if count}
+        if more_bytes:
+            self._state.add_bytes(self._partition, more_bytes)
 
     def close(self) -> None:
         self._is_ending.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,7 +58,7 @@ class SqliteState:
         self._lock = threading.Lock()
         self._is_closed = False
         with self._translating():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_directory(path.parent)
             self._connection = sqlite3.connect(
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
@@ -166,13 +166,14 @@ class SqliteState:
         )
         return CommittedOffset(log_id, offset, at)
 
-    def add_bytes(self, topic_id: UUID, partition: int, more_bytes: int) -> None:
+    def add_bytes(self, partition: int, more_bytes: Mapping[UUID, int]) -> None:
         with self._transaction() as run:
-            run(
-                "INSERT INTO appended VALUES (?, ?, ?) "
-                "ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes",
-                (str(topic_id), partition, more_bytes),
-            )
+            for topic_id, count in more_bytes.items():
+                run(
+                    "INSERT INTO appended VALUES (?, ?, ?) "
+                    "ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes",
+                    (str(topic_id), partition, count),
+                )
 
     def bytes_appended(self, topic_id: UUID, partition: int) -> int:
         with self._reading() as run:
@@ -296,6 +297,13 @@ class SqliteState:
             "with `calve topic create --adopt`",
             context={"file": str(self._path)},
         )
+
+
+def _make_directory(path: Path) -> None:
+    """For its owner alone, and so are those above it that are not there yet."""
+    if not path.exists():
+        _make_directory(path.parent)
+        path.mkdir(0o700, exist_ok=True)
 
 
 def _key(name: TableName) -> tuple[str, str, str]:

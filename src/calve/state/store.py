@@ -6,7 +6,7 @@ transaction, durable when it returns, and safe beside other threads and processe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -83,8 +83,8 @@ class State(Protocol):
         """Set the offset, also back or to another log's: a replay, or a new log for the topic."""
         ...
 
-    def add_bytes(self, topic_id: UUID, partition: int, more_bytes: int) -> None:
-        """Count what was sent to a topic."""
+    def add_bytes(self, partition: int, more_bytes: Mapping[UUID, int]) -> None:
+        """Count what was sent to topics, by their ids."""
         ...
 
     def bytes_appended(self, topic_id: UUID, partition: int) -> int: ...

@@ -157,16 +157,9 @@ def is_stored_as(kind: pa.DataType, own: pa.DataType) -> bool:
 
 
 def _is_part_of(kind: pa.DataType, own: pa.DataType) -> bool:
-    names = [field.name for field in kind.fields]
-    is_whole = all(field.nullable or field.name in names for field in own.fields)
-    return (
-        is_whole
-        and len(set(names)) == len(names)
-        and all(
-            own.get_field_index(field.name) >= 0
-            and _is_field_stored_as(field, own.field(field.name))
-            for field in kind.fields
-        )
+    return all(
+        own.get_field_index(field.name) >= 0 and _is_field_stored_as(field, own.field(field.name))
+        for field in kind.fields
     )
 
 
