@@ -69,10 +69,11 @@ class JsonReader:
         columns: dict[str, list[Any]] = {}
         for name, values in _by_name(rows):
             now = self._types.name_now(name)
-            if now in columns:
-                both = zip(columns[now], values, strict=True)
-                values = [value if old is None else old for old, value in both]
-            columns[now] = values
+            if now not in columns:
+                columns[now] = values
+                continue
+            both = zip(columns[now], values, strict=True)
+            columns[now] = [value if old is None else old for old, value in both]
         return columns
 
     @staticmethod

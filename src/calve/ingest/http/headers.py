@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from calve.errors import InvalidRequest
 from calve.ingest.formats import ENCODINGS, MEDIA_TYPES
 from calve.ingest.http.problems import Refusal
+from calve.wal.pending import Producer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,14 +63,19 @@ def identity_of(headers: Headers) -> tuple[str | None, int | None]:
     """Producer and sequence, which make a repeated request harmless."""
     producer = text_of(headers, PRODUCER)
     sequence = headers.get(SEQUENCE)
-    if sequence is None:
-        return producer, None
-    digits = sequence.strip()
+    if producer is None and sequence is None:
+        return None, None
+    number = None if sequence is None else _sequence(sequence.strip())
+    Producer.of(producer, number)  # refuses what the log would, before anything is done
+    return producer, number
+
+
+def _sequence(digits: str) -> int:
     if not digits.isascii() or not digits.isdecimal() or len(digits) > _SEQUENCE_DIGITS_MAX:
         raise InvalidRequest(
-            f"{SEQUENCE} is {sequence!r}", hint="a producer's sequence begins at 0 and counts up"
+            f"{SEQUENCE} is {digits!r}", hint="a producer's sequence begins at 0 and counts up"
         )
-    return producer, int(digits)
+    return int(digits)
 
 
 def text_of(headers: Headers, name: str) -> str | None:
