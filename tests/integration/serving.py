@@ -64,9 +64,12 @@ class Serving:
 
 @contextmanager
 def serving(settings: Settings) -> Iterator[Serving]:
-    with Intake(settings) as intake, HttpServer(intake) as server:
-        with httpx.Client(base_url=server.url, timeout=30) as client:
-            yield Serving(intake, server, client)
+    with (
+        Intake(settings) as intake,
+        HttpServer(intake) as server,
+        httpx.Client(base_url=server.url, timeout=30) as client,
+    ):
+        yield Serving(intake, server, client)
 
 
 def answer_of(connection: socket.socket) -> tuple[int, bytes]:

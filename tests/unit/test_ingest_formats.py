@@ -81,7 +81,13 @@ def test_the_same_rows_in_every_format(media_type: str, body: bytes) -> None:
 
 def test_values_are_read_with_the_types_of_the_topic() -> None:
     known = types(
-        {"id": "long", "at": "timestamptz", "price": "decimal(20, 4)", "data": "binary", "x": "double"}
+        {
+            "id": "long",
+            "at": "timestamptz",
+            "price": "decimal(20, 4)",
+            "data": "binary",
+            "x": "double",
+        }
     )
     expected = {
         "id": 9_007_199_254_740_993,

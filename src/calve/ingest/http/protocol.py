@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from calve.ingest.http.problems import Problem
 
 HEAD_BYTES_MAX: Final = 64 * 1024
+_LINGER_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,4 +146,12 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.close()
                 return
         self.transport.write(Problem.plain(status, detail, hint).raw())
-        self.transport.close()
+        self._close_gently()
+
+    def _close_gently(self) -> None:
+        """Take what is still being sent for a moment: a reset would undo the answer."""
+        if not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self.loop.call_later(_LINGER_SECONDS, self.transport.close)

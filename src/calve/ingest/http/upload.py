@@ -30,7 +30,7 @@ class Upload:
         self._receive = receive
         headers = request.headers
         self._length = _content_length(headers.get("content-length"))
-        self._expects = headers.get("expect", "").lower() == "100-continue"
+        self._is_given_up = headers.get("expect", "").lower() == "100-continue"
         self._is_ended = not self._length and "transfer-encoding" not in headers
 
     async def read(
@@ -48,6 +48,7 @@ class Upload:
                 return await self._bytes(admitted, bytes_max), admitted
         except TimeoutError:
             admitted.release()
+            self._is_given_up = True
             raise Refusal(
                 HTTPStatus.REQUEST_TIMEOUT,
                 f"the body did not arrive in {timeout_seconds:g} s (ingest.http_body_timeout_ms)",
@@ -82,9 +83,9 @@ class Upload:
     async def discard(self) -> bool:
         """Take what is still coming, so that the sender can read the answer; whether it ended.
 
-        Not of a sender that waits to be asked for its body.
+        Not of a sender that waits to be asked for its body, or took too long for it.
         """
-        if self._is_ended or self._expects:
+        if self._is_ended or self._is_given_up:
             return self._is_ended
         try:
             async with asyncio.timeout(_DISCARD_SECONDS):
