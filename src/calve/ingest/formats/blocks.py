@@ -5,13 +5,18 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
+
+import msgspec
 
 from calve.errors import InvalidRequest
 from calve.tables.inputs.origin import Origin
 
 BLOCK_BYTES: Final = 4 << 20
 MARK: Final = b"\xef\xbb\xbf"  # of UTF-8, which some programs begin a text with
+_RAW: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_WITHOUT_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")  # between quotes JSON has none
 _SPACE: Final = " \t\r\n"
 _HINT: Final = "write an array of objects: [{…}, {…}]"
 
@@ -72,6 +77,12 @@ def first_record(body: bytes) -> bytes:
 
 def array_blocks(body: bytes) -> Iterator[bytes]:
     """The elements of a JSON array as they were written, one on each line."""
+    if len(body) <= BLOCK_BYTES:
+        # At once; whatever is wrong is then found element by element.
+        with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            raw = _RAW.decode(body.removeprefix(MARK))
+            yield b"\n".join(bytes(each).translate(_WITHOUT_BREAKS) for each in raw)
+            return
     elements = _Elements(body)
     gathered: list[str] = []
     size = 0

@@ -137,7 +137,8 @@ class Service:
         return outcome
 
     def close(self) -> None:
-        self._threads.shutdown()
+        """Begin nothing more; what a thread is in the middle of has been answered already."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _finish(done: asyncio.Future[None]) -> None:

@@ -97,15 +97,20 @@ class RowFitter:
     def _fit_values(self, part: Columns, origin: Origin) -> pa.RecordBatch:
         places = range(1, 1 + part.num_rows)
         schema = self.schema
+        known = set(self._target.names)
         arrays: dict[str, pa.Array] = {}
+        new: list[pa.Field] = []
         for name, values in part.values.items():
-            if name in self._target.names:
+            if name in known:
                 arrays[name], schema = self._fit_known(name, values, schema, origin, places)
             elif (kind := self._kind_of(name, values, origin)) is not None:
-                schema = self._grown(schema, [pa.field(name, kind)])
-                field = self._target_of(schema).field(name)
-                arrays[name] = self._fitted(values, field, origin, places)
+                new.append(pa.field(name, kind))
+        # All at once: each change of a schema looks at all of its columns.
+        schema = self._grown(schema, new) if new else schema
         target = self._target_of(schema)
+        for field in new:
+            values, wanted = part.values[field.name], target.field(field.name)
+            arrays[field.name] = self._fitted(values, wanted, origin, places)
         match_names(list(arrays), target, origin)
         self._grow(schema, target)
         columns = [
