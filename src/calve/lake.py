@@ -131,8 +131,9 @@ def open_intake(connections: Connections) -> Intake:
         if "writer" not in error.context:
             raise
         raise Conflict(
-            f"another process takes rows into this lake: {error.message}",
-            hint="a service is running: send the rows to it with `Client`, or --server",
+            f"somebody else takes rows into this lake: {error.message}",
+            hint="a service is running: send the rows to it with `Client`, or --server; in one "
+            "program, share one open lake",
             context=error.context,
         ) from error
 

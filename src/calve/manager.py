@@ -10,7 +10,7 @@ for DuckDB.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
@@ -25,7 +25,7 @@ from calve.tables.expiry import Expiry
 from calve.tables.feeding import feeding_topic, refuse_loss
 from calve.tables.orphans import RemovedFiles
 from calve.tables.references import Reference
-from calve.tables.schemas import SchemaSource, define_table
+from calve.tables.schemas import SchemaSource, TableDefinition, define_table
 from calve.tables.snapshots import ScanPlan, Snapshot
 from calve.tables.views import TableView, view_reference, view_table
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from calve.query.rows import Rows
 
 Engine: TypeAlias = Literal["python", "spark"]
-Moment: TypeAlias = datetime | str
+Moment: TypeAlias = datetime | date | str
 
 _T = TypeVar("_T")
 
@@ -65,7 +65,7 @@ class IcebergManager:
     def create_table(
         self,
         name: str,
-        schema: SchemaSource | None = None,
+        schema: SchemaSource | TableDefinition | None = None,
         *,
         from_data: object = None,
         partition_by: Sequence[str] = (),
@@ -247,7 +247,8 @@ class IcebergManager:
         limit: int | None = None,
     ) -> Rows:
         """The table as it was in a snapshot, with the columns of its time."""
-        view = view_table(self._lake.catalog.load_table(table), snapshot_id)
+        loaded = self._lake.catalog.load_table(table)
+        view = view_table(loaded, snapshots.snapshot_by_id(loaded, snapshot_id).id)
         return self._read(view, where, columns, limit)
 
     def query_as_of(
@@ -312,9 +313,7 @@ class IcebergManager:
 
         What a branch or a tag leads to is kept.
         """
-        if older_than_days < 0:
-            raise InvalidRequest("older_than_days is negative", hint="0 means everything but now")
-        before = datetime.now(UTC) - timedelta(days=older_than_days)
+        before = datetime.now(UTC) - expiry.age_of(older_than_days)
         if not dry_run:
             # Of what an expired snapshot took out, nobody could tell any more.
             self._record_removals(table)
@@ -335,7 +334,7 @@ class IcebergManager:
 
         What somebody is still writing belongs to nothing yet: the age must be longer than that.
         """
-        age = timedelta(days=older_than_days)
+        age = expiry.age_of(older_than_days)
         return orphans.remove_orphans(self._lake.catalog.load_table(table), age, dry_run=dry_run)
 
     def verify_topic(
@@ -495,4 +494,5 @@ def _is_spark(engine: str) -> bool:
 
 
 def _moment(given: Moment) -> datetime:
-    return snapshots.parse_moment(given) if isinstance(given, str) else given
+    # A date is its midnight, as its text is.
+    return given if isinstance(given, datetime) else snapshots.parse_moment(str(given))

@@ -446,7 +446,7 @@ def test_a_large_produce_is_several_appends_unless_it_has_a_sequence(
 def test_a_lake_whose_log_a_service_has_says_so(make_settings: MakeSettings) -> None:
     settings = make_settings()
     with Intake(settings), Lake(settings) as lake:
-        with pytest.raises(Conflict, match="another process takes rows") as raised:
+        with pytest.raises(Conflict, match="somebody else takes rows") as raised:
             lake.produce("orders", [{"id": 1}])
         assert "Client" in str(raised.value.hint)
 

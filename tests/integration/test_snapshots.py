@@ -108,6 +108,12 @@ def test_a_time_before_the_first_snapshot_names_it(table: Table) -> None:
         snapshot_as_of(table, datetime(2020, 1, 1, tzinfo=UTC))
 
 
+def test_a_time_that_utc_does_not_have_is_refused(table: Table) -> None:
+    east = datetime.min.replace(tzinfo=timezone(timedelta(hours=5)))
+    with pytest.raises(InvalidRequest, match="not a time"):
+        snapshot_as_of(table, east)
+
+
 @pytest.mark.parametrize("text", ["yesterday", "", "2024-13-01", "10:00"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -112,6 +115,19 @@ def test_a_version_is_named_by_its_id(shop: Lake) -> None:
     assert (list(rows), rows.snapshot_id) == ([{"n": 3}], first)
 
 
+def test_the_answer_says_how_it_read_a_time(shop: Lake) -> None:
+    rows = sql(
+        shop,
+        "SELECT count(*) FROM users AT (TIMESTAMP => '2999-01-01 10:00:00') a "
+        "JOIN users AT (TIMESTAMP => '2998-12-31T23:30:00-01:00') b USING (id)",
+    )
+    newest = shop.catalog.load_table("users").metadata.current_snapshot_id
+    assert rows.times == (
+        f"users as of 2999-01-01 10:00:00 UTC: snapshot {newest}",
+        f"users as of 2999-01-01 00:30:00 UTC: snapshot {newest}",
+    )
+
+
 def test_own_columns_are_shown_when_named(shop: Lake) -> None:
     shown = ["id", "name", "score", "place"]
     assert sql(shop, "SELECT * FROM users").columns == shown
@@ -184,6 +200,8 @@ def test_columns_that_are_joined_with_their_nulls_are_not_in_the_way_of_skipping
         ("SELECT * FROM users AT (VERSION => 42)", NotFound, "no snapshot 42"),
         ("SELECT * FROM users AT (VERSION => 'x')", InvalidRequest, "whole numbers"),
         ("SELECT * FROM users AT (VERSION => 1 + 1)", InvalidRequest, "plain value"),
+        ("SELECT * FROM users AT (VERSION => 1.5)", InvalidRequest, "plain value"),
+        ("SELECT * FROM users AT (VERSION => 99999999999999999999)", InvalidRequest, "plain value"),
         ("SELECT * FROM users AT (TIMESTAMP => '2020-01-01')", NotFound, "the table's first is"),
         ("SELECT * FROM users AT (TIMESTAMP => 'soon')", InvalidRequest, "not a time"),
         ("SELECT cast(name AS INTEGER) FROM users", InvalidRequest, "Could not convert"),
@@ -308,6 +326,16 @@ def test_a_statement_is_bounded_in_time_rows_and_memory(shop: Lake) -> None:
     with pytest.raises(InvalidRequest, match="memory"):
         sql(shop, "SELECT list(range) FROM range(50000000)", memory_bytes_max=20_000_000).to_arrow()
     assert len(sql(shop, "SELECT * FROM range(100)", rows_max=100, time_ms_max=60_000)) == 100
+
+
+def test_an_interrupt_ends_a_statement_at_once(shop: Lake) -> None:
+    # Hours of work, which DuckDB would go on with.
+    text = "SELECT sum(sin(a.range)) FROM range(10000000) a, range(10000000) b"
+    pressed = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    pressed.start()
+    with pytest.raises(KeyboardInterrupt):
+        sql(shop, text).to_arrow()
+    assert len(sql(shop, "SELECT * FROM users")) == 5
 
 
 def test_each_table_is_one_snapshot_in_a_whole_statement(lake: Lake) -> None:

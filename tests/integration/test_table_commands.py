@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -146,6 +148,89 @@ def test_a_table_from_data_and_every_format_of_rows(shell: Shell, tmp_path: Path
     assert len(shell("calve table query users --limit 2 --json").json()) == 2
 
 
+def test_the_ending_of_a_file_says_how_rows_are_written(shell: Shell, tmp_path: Path) -> None:
+    shell("calve table create users --from-data users.csv")
+    shell("calve table insert users --data users.csv")
+    asked = "calve table query users --where 'id = 1'"
+    shell(f"{asked} --output one.csv")
+    assert (tmp_path / "one.csv").read_text() == '"id","name","age"\n1,"Ada",36\n'
+    shell(f"{asked} --output one.PARQUET")
+    assert pq.read_table(tmp_path / "one.PARQUET")["name"].to_pylist() == ["Ada"]
+    shell(f"{asked} --output one.csv --format ndjson")
+    assert (tmp_path / "one.csv").read_text() == '{"id":1,"name":"Ada","age":36}\n'
+    shell(f"{asked} --output one.csv --json")
+    assert json.loads((tmp_path / "one.csv").read_text()) == [{"id": 1, "name": "Ada", "age": 36}]
+    shell(f"{asked} --output one.txt")
+    assert (tmp_path / "one.txt").read_text().splitlines()[0].split() == ["id", "name", "age"]
+    assert shell(f"{asked} --output - --format csv").out.splitlines()[1] == '1,"Ada",36'
+
+
+def test_an_answer_that_breaks_off_leaves_a_file_as_it_was(shell: Shell, tmp_path: Path) -> None:
+    shell("calve table create users --from-data users.csv")
+    shell("calve table insert users --data users.csv")
+    known = tmp_path / "known.csv"
+    known.write_text("what was here")
+    known.chmod(0o640)
+    before = set(tmp_path.iterdir())
+    broken = "calve table query users --where 'CAST(name AS INTEGER) = 1' --output"
+    shell(f"{broken} known.csv", code=3)
+    shell(f"{broken} new.csv", code=3)
+    assert known.read_text() == "what was here"
+    assert set(tmp_path.iterdir()) == before
+    (tmp_path / "link.csv").symlink_to("known.csv")
+    shell("calve table query users --where 'id = 1' --output link.csv")
+    assert known.read_text() == '"id","name","age"\n1,"Ada",36\n'
+    assert stat.S_IMODE(known.stat().st_mode) == 0o640
+    assert (tmp_path / "link.csv").is_symlink()
+    failed = shell("calve table query users --output nowhere/new.csv", code=3)
+    assert "nowhere/new.csv cannot be written" in failed.err
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(shell: Shell, tmp_path: Path) -> None:
+    shell("calve table create users --from-data users.csv")
+    shell("calve table insert users --data users.csv")
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        shell("calve table query users --where 'id = 1' --output pipe.csv")
+        assert os.read(reader, 1000) == b'"id","name","age"\n1,"Ada",36\n'
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_an_output_that_is_closed_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell("calve table create users --from-data users.csv")
+    monkeypatch.setattr("sys.stdout", None)
+    assert "standard output is closed" in shell("calve table query users", code=3).err
+
+
+def test_any_number_of_days_is_an_age(shell: Shell) -> None:
+    shell("calve table create users --from-data users.csv")
+    for _ in range(2):
+        shell("calve table insert users --data users.csv")
+    for days in ("1e12", "800000", "inf"):
+        kept = shell(f"calve table expire-snapshots users --days {days} --json").json()
+        assert kept["snapshot_ids"] == []
+        left = shell(f"calve table remove-orphans users --days {days} --yes --json").json()
+        assert left["files"] == []
+    for line in ("expire-snapshots users", "remove-orphans users --yes"):
+        assert "hint: 0 means" in shell(f"calve table {line} --days nan", code=3).err
+
+
+def test_rows_are_counted_for_whoever_looks_on(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell("calve table create users --from-data users.csv")
+    assert "a second" not in shell("calve table insert users --data users.csv").err
+    monkeypatch.setattr("calve.cli.rows._REDRAW_SECONDS", 0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    said = shell("calve table insert users --data users.csv").err
+    assert "\r3 rows, " in said
+    assert said.rpartition("\r")[2].startswith("users: 3 rows inserted")
+
+
 def test_rows_change(shell: Shell) -> None:
     shell("calve table create users --from-data users.csv")
     shell("calve table insert users --data users.csv")
@@ -181,6 +266,9 @@ def test_branches_tags_and_the_way_back(shell: Shell) -> None:
     shell("calve branch publish users audit")
     assert shell(count_of.format("")).json() == [{"n": 6}]
     assert shell(count_of.format(" AT (TAG => 'first')")).json() == [{"n": 3}]
+    later = shell(count_of.format(" AT (TIMESTAMP => '2999-01-01 10:00')"))
+    assert later.json() == [{"n": 6}]
+    assert "users as of 2999-01-01 10:00:00 UTC: snapshot " in later.err
     assert len(shell("calve table query users --tag first --json").json()) == 3
     snapshots = shell("calve table list-snapshots users --json").json()
     changes = shell(f"calve table changes users --from {snapshots[0]['id']} --json").json()
@@ -230,6 +318,8 @@ def test_columns_and_partitions_change(shell: Shell) -> None:
     shell("calve table drop-column users age --yes", code=3)
     shell("calve table alter-partition users --drop age --add 'bucket(4, id)'")
     assert "would be dropped" in shell("calve table drop-column users age --dry-run").err
+    would = shell("calve table drop-column users age --dry-run --json").json()
+    assert would == {"table": "users", "would_drop": "age"}
     shell("calve table drop-column users age", code=2)
     shell("calve table drop-column users age --yes")
     described = shell("calve table describe users --json").json()
@@ -237,6 +327,24 @@ def test_columns_and_partitions_change(shell: Shell) -> None:
     assert described["partitioned_by"] == ["bucket[4](id)"]
     shell("calve table rename users people")
     assert shell("calve table list").out.split() == ["TABLE", "people"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("users --schema nothing.json", 4),
+        ("users --from-data nothing.csv", 4),
+        ("users --from-data users.csv --partition-by nothing", 3),
+        ("users --from-data users.csv --sort-by 'id down'", 3),
+        ("Users --from-data users.csv", 3),
+        ("users --from-data users.csv --property nothing", 2),
+    ],
+)
+def test_a_table_that_cannot_be_makes_no_lake(
+    shell: Shell, tmp_path: Path, line: str, code: int
+) -> None:
+    shell(f"calve table create {line}", code=code)
+    assert not (tmp_path / "calve-data").exists()
 
 
 def test_dropping_and_purging(shell: Shell, tmp_path: Path) -> None:
@@ -261,10 +369,12 @@ def test_dropping_and_purging(shell: Shell, tmp_path: Path) -> None:
         ("calve table query users --where 'agee > 1'", 3, "age"),
         ("calve table query users --where 'age >'", 3, "hint"),
         ("calve table query users --columns agee", 3, "age"),
+        ("calve table query users --columns ''", 3, "no column is named"),
         ("calve table query users --snapshot 1", 4, "snapshot 1"),
         ("calve table query users --snapshot 1 --tag x", 2, "exclude"),
         ("calve table query users --timestamp yesterday", 3, "2024-01-01 10:00:00"),
         ("calve table query users --timestamp 2001-01-01", 4, "first"),
+        ("calve table query users --timestamp 0001-01-01T00:00:00+05:00", 3, "is not a time"),
         ("calve table query users --tag x", 4, "tag"),
         ("calve table add-column users age int", 3, "age"),
         ("calve table add-column users extra number", 3, "number"),
@@ -274,6 +384,7 @@ def test_dropping_and_purging(shell: Shell, tmp_path: Path) -> None:
         ("calve table rollback users --snapshot 5", 4, "5"),
         ("calve table upsert users --data users.csv --key nme", 3, "name"),
         ("calve branch publish users audit", 4, "audit"),
+        ("calve tag create users 'a\nb'", 3, "line breaks"),
         ("calve sql 'select * from userz'", 4, "users"),
         ("calve sql 'drop table users'", 3, "changes nothing"),
         ("calve table update users --assign age=1 --assign age=2 --all", 2, "two values"),
@@ -284,14 +395,16 @@ def test_dropping_and_purging(shell: Shell, tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_told_in_words_and_changes_nothing(
-    shell: Shell, line: str, code: int, words: str
+    shell: Shell, tmp_path: Path, line: str, code: int, words: str
 ) -> None:
     shell("calve table create users --schema schema.json")
     shell("calve table insert users --data users.csv")
     before = shell("calve table describe users --json").json()
+    files = set(tmp_path.rglob("*"))
     failed = shell(line, code=code)
     assert words.lower() in failed.err.lower()
     assert shell("calve table describe users --json").json() == before
+    assert set(tmp_path.rglob("*")) == files
 
 
 @pytest.mark.parametrize(

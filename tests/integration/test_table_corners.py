@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -223,3 +223,63 @@ def test_a_column_does_not_get_the_name_of_a_partition(manager: IcebergManager, 
     with pytest.raises(InvalidRequest, match="choose another name"):
         manager.add_column("t", name, "string")
     assert manager.rename_column("t", "land", "country").columns[1].name == "country"
+
+
+def test_a_moment_that_is_none_is_not_taken_for_now(manager: IcebergManager) -> None:
+    manager.create_table("t", {"id": "long"})
+    made = manager.insert_data("t", [{"id": 1}])
+    nothing = manager.delete_data("t", "id = 2").snapshot_id
+    assert nothing is None
+    wrong: Any
+    for wrong in (nothing, str(made.snapshot_id)):
+        with pytest.raises(InvalidRequest, match="is not a snapshot's id"):
+            manager.query_snapshot("t", wrong)
+        with pytest.raises(InvalidRequest, match="is not a snapshot's id"):
+            manager.rollback("t", wrong)
+    assert len(manager.query_as_of("t", date(9999, 1, 1))) == 1
+    number: Any = 5
+    with pytest.raises(InvalidRequest, match="'5' is not a time"):
+        manager.query_as_of("t", number)
+
+
+def test_what_python_lets_pass_is_refused(manager: IcebergManager) -> None:
+    manager.create_table("t", {"id": "long"})
+    manager.insert_data("t", [{"id": 1}])
+    nothing: Any = None
+    fraction: Any = 1.5
+    word: Any = "email string"
+    for work, match in (
+        (lambda: manager.delete_data("t", nothing), "a condition is text"),
+        (lambda: manager.query_table("t", limit=fraction), "limit is 1.5"),
+        (lambda: manager.evolve_schema("t", word), "is not a change of a schema"),
+    ):
+        with pytest.raises(InvalidRequest, match=match) as refused:
+            work()
+        assert refused.value.hint
+    assert len(manager.query_table("t", limit=10**30)) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("format-version", "3"),
+        ("format-version", "x"),
+        ("write.target-file-size-bytes", "512 MB"),
+        ("write.target-file-size-bytes", "0"),
+        ("write.parquet.compression-codec", "zip"),
+    ],
+)
+def test_a_property_with_which_nobody_could_write_is_refused(
+    manager: IcebergManager, key: str, value: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=key) as refused:
+        manager.create_table("t", {"id": "long"}, properties={key: value})
+    assert refused.value.hint
+    assert manager.list_tables() == []
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip", "snappy", "lz4", "brotli", "uncompressed"])
+def test_every_codec_that_is_offered_can_be_written(manager: IcebergManager, codec: str) -> None:
+    manager.create_table("t", {"id": "long"}, properties={"write.parquet.compression-codec": codec})
+    manager.insert_data("t", [{"id": 1}])
+    assert found(manager) == [(1,)]

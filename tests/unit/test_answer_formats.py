@@ -71,6 +71,34 @@ def test_json_is_valid_and_loses_nothing() -> None:
     assert written(rows(), "ndjson") == b""
 
 
+def test_dates_beyond_pythons_calendar_are_shown() -> None:
+    day, moment = pa.array([3_663_382, 0], pa.date32()), 3_663_382 * 86_400_000_000
+    answer = pa.table(
+        {
+            "day": day,
+            "ts": pa.array([moment, 0], pa.timestamp("us")),
+            "tz": pa.array([moment, 0], pa.timestamp("us", "UTC")),
+            "l": pa.ListArray.from_arrays([0, 1, 2], day),
+            "s": pa.StructArray.from_arrays([day], ["x"]),
+            "m": pa.MapArray.from_arrays([0, 1, 2], pa.array(["k", "k"]), day),
+        }
+    )
+    far, near = json.loads(written(Rows(answer.to_reader), "json"))
+    assert far == {
+        "day": "12000-01-01",
+        "ts": "12000-01-01T00:00:00.000000",
+        "tz": "12000-01-01T00:00:00.000000Z",
+        "l": ["12000-01-01"],
+        "s": {"x": "12000-01-01"},
+        "m": {"k": "12000-01-01"},
+    }
+    assert near["tz"] == "1970-01-01T00:00:00Z"
+    assert b'12000-01-01,"12000-01-01T00:00:00.000000",' in written(Rows(answer.to_reader), "csv")
+    assert b"12000-01-01" in written(Rows(answer.to_reader), "table")
+    assert "12000-01-01" in repr(Rows(answer.to_reader))
+    assert "12000-01-01" in Rows(answer.to_reader)._repr_html_()
+
+
 def test_csv_is_read_back() -> None:
     answer = Rows(
         pa.table({"s": ["", None, 'a"b,c\nd'], "i": [1, None, 2], "d": [Decimal("1.50"), None, Decimal(0)]}).to_reader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -188,3 +189,18 @@ def test_interrupting_ends_with_130(calve: Calve, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("calve.cli.options.load_settings", interrupted)
     assert calve("config", "show").code == 130
+
+
+def test_an_interrupt_that_a_library_makes_an_error_of_is_one(
+    calve: Calve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RuntimeError("a validator could not be built") from None
+
+    monkeypatch.setattr("calve.cli.main._interrupts", [])
+    monkeypatch.setattr("calve.cli.options.load_settings", interrupted)
+    run = calve("config", "show")
+    assert (run.code, run.err) == (130, "interrupted\n")

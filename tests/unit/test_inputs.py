@@ -173,6 +173,12 @@ def test_standard_input_is_a_dash() -> None:
     assert run.stdout.strip() == "[{'a': 1, 'b': 'x'}]"
 
 
+def test_a_standard_input_that_is_closed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InvalidRequest, match="standard input is closed"):
+        open_input("-")
+
+
 def test_rows_of_python_follow_the_table() -> None:
     as_dicts = {**FULL, "m": {"k": 5}}
     assert rows([as_dicts, {}]) == [FULL, EMPTY]
@@ -235,6 +241,9 @@ def test_pandas_gaps_objects_categories_and_indexes() -> None:
         (csv_bytes("id,age", "1,1.5"), "age", "1", "'1.5' is not a valid int"),
         (csv_bytes("id,price", "1,1.234"), "price", "1", "decimal"),
         (csv_bytes("id,price", "1,123456789.1"), "price", "1", "decimal"),
+        (csv_bytes("id,age", "1,5", "2,0xffffffff"), "age", "2", "'0xffffffff' is not a valid int"),
+        (csv_bytes("id,age", "1,+5", "2,+-5"), "age", "2", "'+-5' is not a valid int"),
+        (csv_bytes("id,x", "1,+.5", "2,+-5"), "x", "2", "'+-5' is not a valid double"),
         (csv_bytes("id,x", "1,1e999"), "x", "1", "too big"),
         (csv_bytes("id,f", "1,1e39"), "f", "1", "too big"),
         (csv_bytes("id,ok", "1,maybe"), "ok", "1", "'maybe' is not a valid boolean"),
@@ -607,9 +616,9 @@ def test_any_bytes_are_rows_or_refused(content: bytes) -> None:
 
 def test_csv_suggests_types_that_lose_nothing() -> None:
     data = csv_bytes(
-        "n,long_n,x,flag,day,at,zoned,clock,zip,word,void",
-        "1,12345678901234567890,1.5,true,2024-01-01,2024-01-01 10:00:00,2024-01-01T10:00:00Z,10:30,01234,a,",
-        ",2,2,FALSE,,2024-01-02,2024-01-02T10:00:00+01:00,11:00:00.5,99999,,",
+        "n,long_n,x,flag,day,at,zoned,hours,clock,zip,colour,word,void",
+        "1,12345678901234567890,1.5,true,2024-01-01,2024-01-01 10:00:00,2024-01-01T10:00:00Z,2024-01-01 10:00:00+01,10:30,01234,0xff,a,",
+        ",2,2,FALSE,,2024-01-02,2024-01-02T10:00:00+01:00,,11:00:00.5,99999,0x00,,",
     )
     assert {f.name: str(f.type) for f in infer_schema(data)} == {
         "n": "int64",
@@ -619,8 +628,10 @@ def test_csv_suggests_types_that_lose_nothing() -> None:
         "day": "date32[day]",
         "at": "timestamp[us]",
         "zoned": "timestamp[us, tz=UTC]",
+        "hours": "timestamp[us, tz=UTC]",
         "clock": "time64[us]",
         "zip": "large_string",
+        "colour": "large_string",
         "word": "large_string",
         "void": "large_string",
     }

@@ -381,3 +381,10 @@ def test_every_partitioning_that_is_accepted_can_be_written(lake: Lake, kind: st
 def test_what_cannot_be_written_is_refused(expression: str, kind: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot be written yet"):
         define_table({"c": kind}, partition_by=[expression.replace("identity", "identity(c)")])
+
+
+def test_a_definition_is_complete() -> None:
+    defined = define_table({"id": "long"}, sort_by=["id desc"])
+    assert define_table(defined) is defined
+    with pytest.raises(InvalidRequest, match="already"):
+        define_table(defined, partition_by=["id"])

@@ -331,10 +331,11 @@ def test_a_column_without_any_type_adds_nothing() -> None:
 
 def test_a_fit_is_found_again_for_the_same_schema() -> None:
     fitter = Fitter(topic_of({"a": "long"}))
-    first = fitter.fit(pa.schema([("a", pa.int64())]))
-    other = fitter.fit(pa.schema([("a", pa.int32())]))
-    assert fitter.fit(pa.schema([("a", pa.int64())])) is first
-    assert fitter.fit(pa.schema([("a", pa.int32())])) is other
+    kinds = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()]
+    first = [fitter.fit(pa.schema([("a", kind)])) for kind in kinds]
+    again = [fitter.fit(pa.schema([("a", kind)])) for kind in kinds]
+    assert len(set(map(id, first))) == len(kinds)
+    assert all(one is other for one, other in zip(first, again, strict=True))
 
 
 def test_a_first_batch_gives_optional_columns_and_leaves_out_those_without_a_type() -> None:

@@ -23,12 +23,14 @@ from calve.topics import (
     TopicChange,
     TopicRegistry,
     TopicSpec,
+    change_of,
+    document_of,
     message_batch,
     messages_of,
+    spec_of,
 )
 from calve.topics.fit import fit
 from calve.topics.limits import DEPTH_MAX, FIELDS_MAX
-from calve.topics.topic import as_plain
 
 ORDERS = TableName.parse("orders")
 SPEC = TopicSpec(schema={"id": "long", "at": "timestamptz"}, partition_by=["day(at)"])
@@ -297,10 +299,85 @@ def test_a_record_that_cannot_be_read_is_an_error(
 
 
 def test_a_topic_can_be_shown(registry: TopicRegistry) -> None:
-    shown: dict[str, Any] = as_plain(registry.create(ORDERS, SPEC))
+    shown = document_of(registry.create(ORDERS, SPEC))
     assert shown["name"] == "orders"
-    assert shown["columns"][0] == {"name": "id", "type": "long", "required": False}
+    assert shown["columns"] == [
+        {"name": "id", "type": "long", "required": False},
+        {"name": "at", "type": "timestamptz", "required": False},
+    ]
+    assert (shown["partition_by"], shown["on_bad_row"]) == (["day(at)"], "refuse")
     assert msgspec.json.encode(shown)
+
+
+def test_a_topic_is_asked_for_in_a_document_as_a_table_is_in_a_file(
+    registry: TopicRegistry,
+) -> None:
+    document = {
+        "columns": [
+            {"name": "id", "type": "long", "required": True},
+            {"name": "at", "type": "date"},
+        ],
+        "partition_by": ["month(at)"],
+        "properties": {"owner": "me"},
+        "on_unknown_column": "ignore",
+        "retention_seconds": 60,
+    }
+    topic = registry.create(ORDERS, spec_of(document))
+    assert topic.schema.find_field("id").required
+    assert (topic.partition_by, topic.properties) == (("month(at)",), {"owner": "me"})
+    assert (topic.on_unknown_column, topic.retention_seconds) == ("ignore", 60)
+    assert registry.create(ORDERS, spec_of(document)) == topic
+    assert spec_of({"kind": "messages"}) == TopicSpec(kind="messages")
+    keyed = {"kind": "messages", "partition_by": ["bucket(4, key)"], "properties": {"a": "b"}}
+    assert registry.create(TableName.parse("m"), spec_of(keyed)).properties == {"a": "b"}
+    assert spec_of({"bind_table": True}) == TopicSpec(bind_table=True)
+
+
+def test_a_change_is_asked_for_in_a_document(registry: TopicRegistry) -> None:
+    registry.create(ORDERS, TopicSpec(schema={"a": "int", "b": "int"}, retention_seconds=9))
+    change = change_of(
+        {
+            "add_columns": [{"name": "c", "type": "string"}],
+            "drop_columns": ["a"],
+            "rename_columns": {"b": "d"},
+            "retention_seconds": None,
+            "properties": {"x": "1", "y": None},
+        }
+    )
+    topic = registry.alter(ORDERS, change)
+    assert column_names(topic) == ["d", "c"]
+    assert (topic.retention_seconds, topic.properties) == (None, {"x": "1"})
+    assert change_of({}) == TopicChange()
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ([], "not an object"),
+        ({"columns": []}, "'columns' is not a list"),
+        ({"colums": [], "kind": "rows"}, "did you mean 'columns'"),
+        ({"columns": [{"name": "a", "type": "int"}], "kind": 7}, "kind"),
+        ({"columns": [{"name": "a", "type": "int"}], "retention_seconds": "1 day"}, "retention_seconds"),
+        ({"columns": [{"name": "a", "type": "number"}]}, "no type 'number'"),
+    ],
+)  # fmt: skip
+def test_a_document_that_asks_for_no_topic_is_refused(document: Any, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        spec_of(document)
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ("x", "not an object"),
+        ({"kind": "rows"}, "no key 'kind'"),
+        ({"drop_columns": "a"}, "drop_columns"),
+        ({"add_columns": []}, "'columns' is not a list"),
+    ],
+)
+def test_a_document_that_changes_nothing_known_is_refused(document: Any, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        change_of(document)
 
 
 def test_messages_go_into_their_topic_as_they_are_and_come_back(registry: TopicRegistry) -> None:

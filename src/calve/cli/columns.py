@@ -56,7 +56,9 @@ def drop_column(call: Call, table: str, name: str, *, dry_run: bool, yes: bool) 
         if not dry_run:
             confirm(f"Drop the column {name} of {table}?", yes=yes)
         description = manager.drop_column(table, name, dry_run=dry_run)
-    if dry_run:
+    if dry_run and call.as_json:
+        print_json({"table": table, "would_drop": name})
+    elif dry_run:
         say(f"the column {name} would be dropped")
     else:
         print_columns(call, description)

@@ -132,6 +132,8 @@ class LazyGroup(click.Group):
 
 
 _NEW_OBJECTS: Final = 10_000
+# Those that came: some libraries make errors of their own of them.
+_interrupts: Final[list[int]] = []
 _CALVE_HELP: Final = """\
 Turns streams into Apache Iceberg tables.
 
@@ -171,7 +173,10 @@ def _run(program: str, entries: Mapping[str, Entry | Noun], help_text: str) -> N
     # Python looks for cycles after each 700 new objects, and libraries make them by the 100,000.
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
     # So that what is under way is cleaned up: temporary directories, downloads, Spark.
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _interrupt)
+    # Where a shell has it ignored, it stays so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     version = click.version_option(__version__, "-V", "--version", prog_name=program)
     code = _exit_code(version(group), program)
     # All is closed by now, and one more look for cycles takes a fifth of a short command's time.
@@ -179,7 +184,8 @@ def _run(program: str, entries: Mapping[str, Entry | Noun], help_text: str) -> N
     sys.exit(code)
 
 
-def _terminated(*_: object) -> NoReturn:
+def _interrupt(number: int, _: object) -> NoReturn:
+    _interrupts.append(number)
     raise KeyboardInterrupt
 
 
@@ -193,8 +199,7 @@ def _exit_code(group: click.Group, program: str) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return EXIT_INTERRUPTED
+        return _interrupted()
     except SystemExit:
         # Click ends so when whoever read our output has seen enough of it.
         return 0
@@ -209,8 +214,15 @@ def _exit_code(group: click.Group, program: str) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _interrupted() -> int:
+    click.echo("interrupted", err=True)
+    return EXIT_INTERRUPTED
+
+
 def _unexpected(error: Exception) -> int:
     """A defect in Calve: one line for the user, the traceback for those who ask for it."""
+    if _interrupts:
+        return _interrupted()
     if "-v" in sys.argv or "--verbose" in sys.argv:
         raise error
     click.echo(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Final, cast
+from pathlib import Path
+from typing import BinaryIO, Final
+from uuid import uuid4
 
 import click
 
@@ -17,14 +20,14 @@ from calve.errors import InvalidRequest
 from calve.manager import IcebergManager
 from calve.query.formats import FORMATS, write_rows
 from calve.query.rows import Rows
-from calve.tables.snapshots import parse_moment
+from calve.tables.snapshots import parse_moment, told_moment
 
 _BINARY: Final = frozenset({"parquet", "arrow"})
 _FORMAT = click.option(
     "--format",
     "output_format",
     type=click.Choice(list(FORMATS)),
-    help="How rows are written; table.",
+    help="How rows are written; as the ending of FILE says, else table.",
 )
 _OUTPUT = click.option(
     "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write there instead."
@@ -69,7 +72,7 @@ def query(
     named = [name for name, value in moments.items() if value is not None]
     if len(named) > 1:
         raise click.UsageError(f"{' and '.join(named)} exclude each other")
-    wanted = [name for text in columns for name in _split(text)] or None
+    wanted = [name for text in columns for name in _split(text)] if columns else None
     with opened(call) as manager:
         if snapshot is not None:
             rows = manager.query_snapshot(table, snapshot, where, wanted, limit)
@@ -93,7 +96,10 @@ def sql(call: Call, text: str, output_format: str | None, output: str | None) ->
     Example: calve sql "select * from users AT (VERSION => 12345)" --json
     """
     with opened(call) as manager:
-        _write(call, manager.sql(text), output_format, output)
+        rows = manager.sql(text)
+        for each in rows.times:
+            say(each)
+        _write(call, rows, output_format, output)
 
 
 def _as_of(
@@ -106,17 +112,19 @@ def _as_of(
 ) -> Rows:
     moment = parse_moment(timestamp)
     rows = manager.query_as_of(table, moment, where, columns, limit)
-    say(f"as of {moment:%Y-%m-%d %H:%M:%S} UTC: snapshot {rows.snapshot_id}")
+    say(told_moment(moment, rows.snapshot_id))
     return rows
 
 
 def _write(call: Call, rows: Rows, output_format: str | None, output: str | None) -> None:
-    chosen = output_format or ("json" if call.as_json else "table")
-    if output is not None:
+    chosen = output_format or ("json" if call.as_json else _by_ending(output or ""))
+    if output is not None and output != "-":
         with _opened_file(output) as file:
             count = write_rows(rows, file, chosen)
         say(f"{count:,} rows written to {output}")
         return
+    if sys.stdout is None:
+        raise InvalidRequest("standard output is closed", hint="use --output FILE")
     stream = sys.stdout.buffer
     if chosen in _BINARY and stream.isatty():
         raise click.UsageError(f"{chosen} is not for a terminal; use --output FILE")
@@ -125,16 +133,39 @@ def _write(call: Call, rows: Rows, output_format: str | None, output: str | None
         say(f"{count:,} row{'' if count == 1 else 's'}")
 
 
+def _by_ending(path: str) -> str:
+    ending = Path(path).suffix.lower().removeprefix(".")
+    return ending if ending in FORMATS else "table"
+
+
 @contextmanager
 def _opened_file(path: str) -> Iterator[BinaryIO]:
-    """A file that appears under its name only when all of it has been written."""
+    """A file that appears under its name only when all of it has been written.
+
+    What is no file, such as a pipe or /dev/null, is written to as it is.
+    """
+    target = Path(path)
+    is_other = target.exists() and not target.is_file()
     try:
-        with click.open_file(path, "wb", atomic=True) as file:
-            yield cast("BinaryIO", file)
+        with target.open("wb") if is_other else _drafted(target.resolve()) as file:
+            yield file
     except OSError as error:
         raise InvalidRequest(
-            f"{path} cannot be written: {error.strerror}", hint="name another file"
+            f"{path} cannot be written: {error.strerror or error}", hint="name another file"
         ) from error
+
+
+@contextmanager
+def _drafted(target: Path) -> Iterator[BinaryIO]:
+    draft = target.with_name(f".calve-{uuid4().hex}")
+    try:
+        with draft.open("xb") as file:
+            yield file
+        if target.exists():
+            shutil.copymode(target, draft)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _split(text: str) -> list[str]:

@@ -12,6 +12,7 @@ from calve.cli.options import Call, common_options
 from calve.cli.output import print_json, print_table, say
 from calve.cli.removal import print_removal
 from calve.connections import Connections
+from calve.model import TableName
 
 _FORCE = click.option("--force", is_flag=True, help="Also if a topic feeds the table.")
 
@@ -77,15 +78,19 @@ def create(
     """
     if (schema is None) == (from_data is None):
         raise click.UsageError("name the columns: --schema FILE, or --from-data FILE")
+    from calve.tables.inputs import infer_schema
+    from calve.tables.schemas import define_table
+
+    # All that can be wrong is found before a lake is made for it.
+    TableName.parse(name)
+    definition = define_table(
+        Path(schema) if schema else infer_schema(from_data),
+        partition_by=partition_by,
+        sort_by=sort_by,
+        properties=dict(_assignment(text) for text in properties),
+    )
     with opened(call, create=True) as manager:
-        description = manager.create_table(
-            name,
-            Path(schema) if schema else None,
-            from_data=from_data,
-            partition_by=partition_by,
-            sort_by=sort_by,
-            properties=dict(_assignment(text) for text in properties),
-        )
+        description = manager.create_table(name, definition)
     print_description(call, description)
 
 

@@ -17,6 +17,7 @@ from calve.condition.nan import guarded, guarded_text
 from calve.condition.outline import outline
 from calve.condition.spark import spark_text
 from calve.condition.text import duckdb_text
+from calve.errors import InvalidRequest
 
 _SHOWN_MAX: Final = 200
 
@@ -99,6 +100,11 @@ def parse_condition(text: str, columns: Sequence[Column]) -> Condition:
 
 
 def _read(text: str, columns: Sequence[Column]) -> Condition:
+    if not isinstance(text, str):
+        raise InvalidRequest(
+            f"a condition is text, not {type(text).__name__}",
+            hint="write 'true' to mean every row, on purpose",
+        )
     scope = Scope(columns)
     tree = checked(read_tree(text), scope)
     check_size(tree)

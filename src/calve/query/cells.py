@@ -28,6 +28,35 @@ Convert: TypeAlias = Callable[[Any], Any]
 _NULL: Final = "∅"
 
 
+def column_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values as Python has them; dates and times beyond its calendar as text."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        if isinstance(scalar, pa.StructScalar):
+            return {name: _value(part) for name, part in scalar.items()}
+        if isinstance(scalar, pa.MapScalar):
+            return [(_value(pair["key"]), _value(pair["value"])) for pair in scalar.values]
+        if isinstance(scalar, pa.ListScalar | pa.LargeListScalar):
+            return [_value(each) for each in scalar.values]
+        return _beyond(str(scalar.cast(pa.string())))
+
+
+def _beyond(text: str) -> str:
+    """What Arrow writes, in the form of other moments; it has no words for the very last."""
+    if text.startswith("<"):
+        return text
+    iso = text.replace(" ", "T", 1)
+    return iso.removesuffix("+0000") + "Z" if iso.endswith("+0000") else iso
+
+
 def cell_text(value: object) -> str:
     """A value for people, on one line."""
     match value:

@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from calve.errors import InvalidRequest
-from calve.query.cells import cell_text, json_converter
+from calve.query.cells import cell_text, column_values, json_converter
 from calve.query.rows import Rows
 from calve.query.text_table import column_widths, is_right, line
 from calve.tables.nearest import meant
@@ -62,7 +62,7 @@ def _write_table(rows: _Counted, out: BinaryIO) -> None:
     right = [is_right(field.type) for field in rows.schema]
     widths: list[int] | None = None
     for batch in _pieces(rows, _WIDTH_ROWS):
-        cells = [[cell_text(value) for value in column.to_pylist()] for column in batch.columns]
+        cells = [[cell_text(value) for value in column_values(column)] for column in batch.columns]
         if widths is None:
             widths = _write_head(rows, cells, out)
         out.writelines(_line(row, widths, right) for row in zip(*cells, strict=True))
@@ -98,7 +98,7 @@ def _json_objects(rows: _Counted) -> Iterator[bytes]:
     encoder = msgspec.json.Encoder()
     for batch in _pieces(rows, _TEXT_ROWS):
         columns = [
-            list(map(json_converter(column.type), column.to_pylist()))
+            list(map(json_converter(column.type), column_values(column)))
             for column in _printable(batch).columns
         ]
         for values in zip(*columns, strict=True):
@@ -129,7 +129,7 @@ def _csv_texts(column: pa.Array) -> pa.Array:
     if pa.types.is_string(column.type):
         return column
     convert = json_converter(column.type)
-    return pa.array([_csv_text(convert(value)) for value in column.to_pylist()], pa.string())
+    return pa.array([_csv_text(convert(value)) for value in column_values(column)], pa.string())
 
 
 def _csv_text(value: object) -> str | None:

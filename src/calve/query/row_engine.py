@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from calve.condition import SESSION, Condition, Scalar
 from calve.errors import InvalidRequest
 from calve.query.engine import ARROW_FILTERS
+from calve.query.translate import interruptible
 
 _UUID: Final = "unhex(replace(CAST({0} AS VARCHAR), '-', ''))"
 
@@ -107,7 +108,7 @@ class RowEngine:
         return numbers.take(pc.sort_indices(numbers))
 
     def _asked(self, rows: pa.Table, sql: str, **others: pa.Table) -> pa.Table:
-        with self._over(rows, **others) as cursor:
+        with self._over(rows, **others) as cursor, interruptible(cursor):
             found: pa.Table = cursor.execute(sql).to_arrow_table()
             return found
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from calve.errors import MissingPart
-from calve.query.cells import cell_text
+from calve.query.cells import cell_text, column_values
 from calve.query.text_table import text_table
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Shown:
     snapshot_id: int | None = None
     snapshot_at: datetime | None = None
     engine: str | None = None
+    times: tuple[str, ...] = ()
 
 
 class Rows:
@@ -74,6 +75,11 @@ class Rows:
     def snapshot_at(self) -> datetime | None:
         """When that snapshot was made, in UTC."""
         return self._shown.snapshot_at
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """How SQL understood each time it named: the table, the time in UTC and the snapshot."""
+        return self._shown.times
 
     @property
     def engine(self) -> str | None:
@@ -153,7 +159,7 @@ class Rows:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in shown.column_names)
         body = "".join(
             "<tr>" + "".join(f"<td>{html.escape(cell_text(cell))}</td>" for cell in row) + "</tr>"
-            for row in zip(*(column.to_pylist() for column in shown.columns), strict=True)
+            for row in zip(*map(column_values, shown.columns), strict=True)
         )
         return (
             f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

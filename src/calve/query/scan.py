@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 100_000
 _ROW: Final = "row"
+_LIMIT_MAX: Final = 2**63 - 1
 _WHAT: Final = "the query"
 
 
@@ -186,13 +187,19 @@ def plan_scan(
     limit: int | None = None,
 ) -> Scan:
     """Check what is asked, and decide who reads."""
-    if limit is not None and limit < 0:
-        raise InvalidRequest(f"limit is {limit}", hint="give a limit of 0 or more")
+    if limit is not None:
+        limit = _checked_limit(limit)
     if isinstance(columns, str):
         raise InvalidRequest("columns is one text", hint=f"write columns=[{columns!r}]")
     condition = None if where is None else parse_condition(where, condition_columns(view.schema))
     names = view.shown_columns if columns is None else find_columns(view, list(columns))
     return Scan(view, condition, names, limit, choose_engine(view))
+
+
+def _checked_limit(limit: object) -> int:
+    if not isinstance(limit, int) or limit < 0:
+        raise InvalidRequest(f"limit is {limit!r}", hint="give a whole number, 0 or more")
+    return min(limit, _LIMIT_MAX)
 
 
 def iceberg_source(view: TableView) -> str:

@@ -21,7 +21,7 @@ from calve.tables.answer_types import result_schema
 from calve.tables.condition_columns import condition_columns
 from calve.tables.engine_choice import Choice, Engine, choose_engine, has_clashing_names
 from calve.tables.nearest import meant
-from calve.tables.snapshots import parse_moment, snapshot_as_of
+from calve.tables.snapshots import parse_moment, snapshot_as_of, told_moment
 from calve.tables.views import TableView, view_reference, view_table
 
 if TYPE_CHECKING:
@@ -66,14 +66,22 @@ def run_sql(
         ),
         lambda table: sources[table].own_columns() if with_own else [],
     )
-    shown = Shown()
-    if len(sources) == 1:
-        (only,) = sources.values()
-        shown = Shown(only.view.snapshot_id, only.view.snapshot_at)
     return Rows(
         lambda: _answer(query, list(sources.values()), limits, spark),
-        shown=shown,
+        shown=_shown(sources),
     )
+
+
+def _shown(sources: dict[TableAt, Source]) -> Shown:
+    times = tuple(
+        f"{at.name} {told_moment(parse_moment(at.value or ''), source.view.snapshot_id)}"
+        for at, source in sources.items()
+        if at.unit == "timestamp"
+    )
+    if len(sources) != 1:
+        return Shown(times=times)
+    (only,) = sources.values()
+    return Shown(only.view.snapshot_id, only.view.snapshot_at, times=times)
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,7 @@ def _no_select(text: str) -> InvalidRequest:
 def _unreadable(message: str) -> InvalidRequest:
     if "expression depth" in message:
         return InvalidRequest("the statement is nested too deeply", hint="write it flatter")
-    return InvalidRequest(f"the statement cannot be read: {message}")
+    return InvalidRequest(f"the statement cannot be read: {message}", hint=_ONLY_SELECT)
 
 
 def _deserialized(tree: Node) -> str:
@@ -308,7 +308,8 @@ def _at_value(unit: str, expression: Node) -> tuple[str, str]:
     if node.get("class") == "CAST":
         node = node["child"]
     constant = node.get("value") if node.get("class") == "CONSTANT" else None
-    if not constant or constant["is_null"]:
+    # A decimal comes as its digits, and a number beyond 64 bits as two.
+    if not constant or constant["is_null"] or constant["type"]["id"] in {"DECIMAL", "HUGEINT"}:
         raise InvalidRequest(
             "AT takes a plain value",
             hint="write AT (VERSION => 123), AT (TIMESTAMP => '2024-01-01') or AT (TAG => 'x')",

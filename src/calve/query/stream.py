@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from calve.errors import InvalidRequest
 from calve.query.engine import Confined, Limits
-from calve.query.translate import translating_duckdb
+from calve.query.translate import interruptible, translating_duckdb
 
 
 class Budget:
@@ -30,7 +30,7 @@ class Budget:
         """Work that is stopped when the time is over; without a connection, refused after it."""
         limit = self._limits.time_ms_max
         if limit is None:
-            with translating_duckdb(self._what):
+            with interruptible(connection), translating_duckdb(self._what):
                 yield
             return
         left = limit / 1000 - self._used_s
@@ -39,9 +39,9 @@ class Budget:
         started = time.monotonic()
         alarm.start()
         try:
-            with translating_duckdb(self._what):
+            with interruptible(connection), translating_duckdb(self._what):
                 yield
-        except InvalidRequest:
+        except (InvalidRequest, KeyboardInterrupt):
             raise
         except BaseException:
             if time.monotonic() - started >= left:

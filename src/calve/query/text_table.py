@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from calve.query.cells import cell_text
+from calve.query.cells import cell_text, column_values
 
 _CUT: Final = "…"
 _GAP: Final = "  "
@@ -18,7 +18,7 @@ _COLUMN_WIDTH_MIN: Final = 6
 
 def text_table(table: pa.Table, *, width_max: int | None = None) -> list[str]:
     """Lines of at most `width_max`; columns that no longer fit are left out and counted."""
-    cells = [[cell_text(value) for value in column.to_pylist()] for column in table.columns]
+    cells = [[cell_text(value) for value in column_values(column)] for column in table.columns]
     widths = column_widths(table.schema, cells)
     shown, widths = _fitted(widths, width_max)
     names = table.column_names[:shown]

@@ -19,6 +19,7 @@ _OURS: Final = re.compile(r"file system operations are disabled|configuration ha
 _CANDIDATES: Final = re.compile(r"(?m)^\s*(Candidate [^\n]*|Did you mean [^\n]*)")
 _KIND: Final = re.compile(r"^[A-Z][A-Za-z ]{2,30} Error: ")
 _TEXT_MAX: Final = 500
+_INTERRUPTED: Final = "Query interrupted"
 _REQUEST: Final = (
     duckdb.BinderException,
     duckdb.CatalogException,
@@ -33,6 +34,22 @@ _REQUEST: Final = (
     duckdb.SyntaxException,
     duckdb.TypeMismatchException,
 )
+
+
+@contextmanager
+def interruptible(connection: duckdb.DuckDBPyConnection | None) -> Iterator[None]:
+    """Have an interrupt end DuckDB's work, and be raised as one.
+
+    DuckDB makes an error of it and works on, and whoever then lets go of it waits for the end.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and str(error) != _INTERRUPTED:
+            raise
+        if connection is not None:
+            connection.interrupt()
+        raise KeyboardInterrupt from None
 
 
 @contextmanager
@@ -56,7 +73,10 @@ def translated(error: duckdb.Error, what: str) -> CalveError:
     if isinstance(error, duckdb.IOException | duckdb.HTTPException):
         return _of_store(text)
     if isinstance(error, _REQUEST):
-        return InvalidRequest(f"{what} cannot be answered: {message_of(error)}")
+        return InvalidRequest(
+            f"{what} cannot be answered: {message_of(error)}",
+            hint="`calve table describe` shows a table's columns and their types",
+        )
     return Corruption(
         f"DuckDB could not answer {what}: {message_of(error)}",
         hint="this is a defect; `calve doctor --bundle` collects what is needed to report it",

@@ -205,6 +205,9 @@ class LakeCatalog:
             return None
         location = table_location(self.warehouse, name)
         if is_taken(self.iceberg.properties, location):
+            # Before its first file is written, to which nothing would refer.
+            if self.iceberg.table_exists(self._names.identifier(name)):
+                raise TableAlreadyExistsError
             return f"{location}-{uuid4().hex[:8]}"
         return location
 

@@ -59,6 +59,11 @@ def check_names(names: Iterable[str], *, what: str) -> None:
             raise _repeated(name, earlier, what=what)
 
 
+def is_writable(name: str) -> bool:
+    """Whether a name stays on its line, and can be encoded."""
+    return name.isprintable() or all(unicodedata.category(c) not in _UNWRITABLE for c in name)
+
+
 def _check_text(name: str, *, what: str, place: int) -> None:
     if not name.strip():
         raise InvalidRequest(f"{what} {place} has no name", hint=f"give every {what} a name")
@@ -67,7 +72,7 @@ def _check_text(name: str, *, what: str, place: int) -> None:
             f"{what} {place} has a name of {len(name):,} characters, beginning {name[:40]!r}",
             hint=f"a name has at most {NAME_CHARACTERS_MAX:,}",
         )
-    if not name.isprintable() and any(unicodedata.category(c) in _UNWRITABLE for c in name):
+    if not is_writable(name):
         raise InvalidRequest(
             f"{what} {name!r} has a control character in its name",
             hint="line breaks, tabs and the like cannot be written in SQL; take them out",

@@ -205,6 +205,12 @@ def _apply(update: UpdateSchema, change: SchemaChange, schema: Schema) -> None:
             update.make_column_optional(_path(change.path, schema))
         case Describe():
             update.update_column(_path(change.path, schema), doc=change.doc)
+        case _:
+            raise InvalidRequest(
+                f"{change!r} is not a change of a schema",
+                hint='write AddColumn("email", "string"), RenameColumn, DropColumn, WidenColumn, '
+                "MakeOptional or Describe",
+            )
 
 
 def _path(name: str, schema: Schema) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Final
 
@@ -22,9 +22,12 @@ from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import RemoveSnapshotsUpdate, _apply_table_update
 
+from calve.errors import InvalidRequest
 from calve.tables.outcome import commit_metadata, leads_to
 from calve.tables.snapshots import as_utc
 
+# Further back than anything was written, and not before the calendar begins.
+_DAYS_MAX: Final = 700_000
 _LOG: Final = logging.getLogger(__name__)
 _remove: Final[Callable[..., TableMetadata]] = _apply_table_update.dispatch(RemoveSnapshotsUpdate)
 
@@ -51,6 +54,15 @@ def _require_expirable(ids: set[int], metadata: TableMetadata) -> None:
         raise CommitFailedException("somebody else has expired a snapshot")
     if ids & {ref.snapshot_id for ref in metadata.refs.values()}:
         raise CommitFailedException("a branch or a tag has come to lead to an old snapshot")
+
+
+def age_of(days: float) -> timedelta:
+    """So many days, however many; InvalidRequest for what is no age."""
+    if not days >= 0:
+        raise InvalidRequest(
+            f"{days} is no number of days", hint="0 means everything but what is needed now"
+        )
+    return timedelta(days=min(days, _DAYS_MAX))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
 from calve.errors import Conflict, InvalidRequest, NotFound
+from calve.tables.columns import is_writable
 from calve.tables.nearest import meant
 from calve.tables.outcome import commit_metadata, leads_to
 from calve.tables.snapshots import ancestor_ids, move_main, snapshot_by_id
@@ -130,10 +131,10 @@ def _create(table: Table, name: str, snapshot_id: int | None, kind: SnapshotRefT
 
 
 def _start(table: Table, name: str, snapshot_id: int | None) -> int:
-    if not name or name != name.strip():
+    if not name or name != name.strip() or not is_writable(name):
         raise InvalidRequest(
             f"{name!r} is not a name for a branch or a tag",
-            hint="name it by some letters, without spaces at the ends",
+            hint="name it by some letters, without spaces at the ends and without line breaks",
         )
     if name in table.refs():
         raise Conflict(f"{name!r} exists already", hint="choose another name, or delete it first")

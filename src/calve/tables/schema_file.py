@@ -83,7 +83,7 @@ def _decoded(path: Path) -> dict[str, object]:
 
 
 def parse_schema(document: dict[str, object]) -> SchemaFile:
-    """What a document says, in either of the two forms."""
+    """What a decoded file, or a document of the same form from elsewhere, says."""
     if document.get("type") == "struct" and "fields" in document:
         return SchemaFile(_iceberg_schema(document))
     for key in document:

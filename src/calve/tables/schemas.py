@@ -29,6 +29,7 @@ ColumnTypes: TypeAlias = Mapping[str, str | IcebergType | pa.DataType]
 SchemaSource: TypeAlias = Schema | pa.Schema | ColumnTypes | str | PathLike[str]
 
 _FORMAT_VERSION: Final = 2
+_CODECS: Final = ("zstd", "gzip", "snappy", "lz4", "brotli", "uncompressed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class TableDefinition:
 
 
 def define_table(
-    source: SchemaSource,
+    source: SchemaSource | TableDefinition,
     *,
     partition_by: Sequence[str] = (),
     sort_by: Sequence[str] = (),
@@ -53,8 +54,11 @@ def define_table(
     """Check a schema and all that goes with it.
 
     A path names a JSON file. What is given here comes before what the file says: `partition_by` and
-    `sort_by` replace the file's, `properties` are added to it.
+    `sort_by` replace the file's, `properties` are added to it. A definition is complete.
     """
+    if isinstance(source, TableDefinition):
+        _refuse_more(partition_by, sort_by, properties)
+        return source
     written = _read(source)
     check_schema(written.schema)
     # Ids of its own; those that name the identifier fields go along.
@@ -67,8 +71,16 @@ def define_table(
         sort_order=sort_order(order, schema),
         partition_by=tuple(partitions),
         sort_by=tuple(order),
-        properties=MappingProxyType({**written.properties, **_properties(properties or {})}),
+        properties=MappingProxyType(_properties({**written.properties, **(properties or {})})),
     )
+
+
+def _refuse_more(*given: object) -> None:
+    if any(given):
+        raise InvalidRequest(
+            "a table's definition has its partitioning, sort order and properties already",
+            hint="name them where it is made",
+        )
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
@@ -210,4 +222,19 @@ def _properties(given: Mapping[Any, Any]) -> dict[str, str]:
             raise InvalidRequest(
                 f"property {key!r} is not text", hint="properties map text to text"
             )
+        _check_property(key, value)
     return dict(given)
+
+
+def _check_property(key: str, value: str) -> None:
+    """Refuse what would keep everybody from writing to the table."""
+    if key == "format-version" and value not in {"1", str(_FORMAT_VERSION)}:
+        raise InvalidRequest(
+            f"property {key!r} is {value!r}", hint=f"tables are written in format {_FORMAT_VERSION}"
+        )
+    if key == "write.target-file-size-bytes" and not (value.isdecimal() and int(value) > 0):
+        raise InvalidRequest(f"property {key!r} is {value!r}", hint="write a whole number of bytes")
+    if key == "write.parquet.compression-codec" and value.lower() not in _CODECS:
+        raise InvalidRequest(
+            f"property {key!r} is {value!r}", hint=f"it can be {', '.join(_CODECS)}"
+        )

@@ -71,6 +71,11 @@ def current_snapshot(table: Table) -> Snapshot | None:
 
 
 def snapshot_by_id(table: Table, snapshot_id: int) -> Snapshot:
+    # None, which a change that changed nothing has, must not be taken for the current one.
+    if not isinstance(snapshot_id, int):
+        raise InvalidRequest(
+            f"{snapshot_id!r} is not a snapshot's id", hint="ids are whole numbers, not text"
+        )
     found = table.snapshot_by_id(snapshot_id)
     if found is None:
         raise NotFound(
@@ -198,7 +203,15 @@ def has_deletes(table: Table, snapshot_id: int) -> bool:
 
 
 def as_utc(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidRequest(
+            f"{moment} is not a time of the calendar in UTC",
+            hint="name a time between years 1 and 9999",
+        ) from error
 
 
 def parse_moment(text: str) -> datetime:
@@ -210,6 +223,11 @@ def parse_moment(text: str) -> datetime:
             f"{text!r} is not a time",
             hint="write 2024-01-01 10:00:00, or 2024-01-01T10:00:00+02:00",
         ) from error
+
+
+def told_moment(moment: datetime, snapshot_id: int | None) -> str:
+    """What an answer says of the time it is of: that time in UTC, and the snapshot."""
+    return f"as of {moment:%Y-%m-%d %H:%M:%S} UTC: snapshot {snapshot_id}"
 
 
 def describe_snapshot(table: Table, snapshot: IcebergSnapshot) -> Snapshot:

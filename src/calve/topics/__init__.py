@@ -1,5 +1,6 @@
 """Topics: what each one is, the registry of them, and how rows that come in fit one."""
 
+from calve.topics.document import change_of, document_of, spec_of
 from calve.topics.fit import Fit, Fitter, fit
 from calve.topics.messages import (
     MESSAGE_SCHEMA,
@@ -20,7 +21,10 @@ __all__ = [
     "TopicChange",
     "TopicRegistry",
     "TopicSpec",
+    "change_of",
+    "document_of",
     "fit",
     "message_batch",
     "messages_of",
+    "spec_of",
 ]

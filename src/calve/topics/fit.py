@@ -7,6 +7,7 @@ does. Batches whose columns the topic has as they are go in uncopied.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from calve.topics.topic import Topic
 
 ARROW_CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
+_RECENT_MAX: Final = 4
 _CACHED_MAX: Final = 256
 _SHOWN_MAX: Final = 20
 _HERE: Final = Origin()
@@ -105,20 +107,23 @@ class Fitter:
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
-        self._last: tuple[pa.Schema, Fit] | None = None
+        self._recent: tuple[tuple[pa.Schema, Fit], ...] = ()
         self._fits: dict[pa.Schema, Fit] = {}
 
     def fit(self, schema: pa.Schema) -> Fit:
-        last = self._last
-        if last is not None and last[0].equals(schema, check_metadata=True):
-            return last[1]
-        found = self._fits.get(schema)
-        if found is None:
-            found = fit(self.topic, schema)
-            if len(self._fits) >= _CACHED_MAX:
-                self._fits.clear()
-            self._fits[schema] = found
-        self._last = (schema, found)
+        # Arrow compares schemas in a fraction of the time that it needs to hash one.
+        for known, found in self._recent:
+            if known.equals(schema):
+                return found
+        found = self._fits.get(schema) or self._decided(schema)
+        self._recent = ((schema, found), *self._recent[: _RECENT_MAX - 1])
+        return found
+
+    def _decided(self, schema: pa.Schema) -> Fit:
+        found = fit(self.topic, schema)
+        if len(self._fits) >= _CACHED_MAX:
+            self._fits.clear()
+        self._fits[schema] = found
         return found
 
 
@@ -180,11 +185,11 @@ class _Fitting:
                 at = self._own.get_field_index(name)
                 own = self._own.field(at).type if at >= 0 else None
                 columns.append((place, name, self._shaper.shape(field.type, own, (field.name,))))
-        names = [name for _, name, _ in columns]
+        names = Counter(name for _, name, _ in columns)
         if not names and self._topic.on_unknown_column in {"add", "ignore"}:
             raise _no_columns()
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in names.items():
+            if count > 1:
                 raise InvalidRequest(
                     f"column {name!r} is there twice: under this name, and under one that it had",
                     hint="send it once, under its name of now",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -132,18 +132,3 @@ def decode(record: TopicRecord) -> Topic:
             context={"topic": str(record.name)},
         ) from error
     return msgspec.structs.replace(topic, version=record.version)
-
-
-def as_plain(topic: Topic) -> dict[str, Any]:
-    """For those who show a topic: its columns as names and types."""
-    from calve.tables.types import type_name
-
-    plain: dict[str, Any] = msgspec.to_builtins(topic)
-    for inner in ("schema_json", "last_column_id", "asked", "first_offsets"):
-        del plain[inner]
-    plain["name"] = str(topic.name)
-    plain["columns"] = [
-        {"name": each.name, "type": type_name(each.field_type), "required": each.required}
-        for each in topic.schema.fields
-    ]
-    return plain

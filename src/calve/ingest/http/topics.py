@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.responses import Response
 
-from calve.errors import InvalidRequest
 from calve.ingest.http.service import Service, answer, number, plain, topic_name
 from calve.ingest.http.views import (
-    Column,
     NewTopic,
     Offsets,
     TopicDetails,
@@ -22,14 +20,13 @@ from calve.ingest.http.views import (
 )
 from calve.ingest.intake import not_flushed
 from calve.model import TableName
-from calve.tables.schema_file import parse_schema
-from calve.topics.topic import TopicChange, TopicSpec, as_plain
+from calve.topics.document import change_of, document_of, spec_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from calve.ingest.intake import TopicOffsets
-    from calve.topics.topic import Topic
+    from calve.topics.topic import Topic, TopicSpec
 
 FLUSH_MS_DEFAULT: Final = 60_000
 FLUSH_MS_MAX: Final = 600_000
@@ -78,15 +75,7 @@ async def describe_topic(service: Service, request: Request) -> Response:
 async def alter_topic(service: Service, request: Request) -> Response:
     name = topic_name(request)
     patch = await service.document(request, TopicPatch)
-    change = TopicChange(
-        on_unknown_column=patch.on_unknown_column,
-        on_bad_row=patch.on_bad_row,
-        retention_seconds=patch.retention_seconds,
-        properties=patch.properties,
-        add_columns=_schema(patch.add_columns) if patch.add_columns else None,
-        drop_columns=patch.drop_columns,
-        rename_columns=patch.rename_columns,
-    )
+    change = change_of({**_plain(patch), "add_columns": _plain(patch)["add_columns"] or None})
     return answer(_view(await service.in_thread(service.intake.alter_topic, name, change)))
 
 
@@ -125,24 +114,15 @@ def _offsets(name: TableName, partition: int, offsets: TopicOffsets) -> Offsets:
 
 
 def _spec(wanted: NewTopic) -> TopicSpec:
-    return TopicSpec(
-        kind=wanted.kind,
-        schema=None if wanted.columns is None else _schema(wanted.columns),
-        partition_by=wanted.partition_by,
-        sort_by=wanted.sort_by,
-        properties=wanted.properties,
-        retention_seconds=wanted.retention_seconds,
-        on_unknown_column=wanted.on_unknown_column,
-        on_bad_row=wanted.on_bad_row,
-        bind_table=wanted.bind_table,
-    )
+    document = {key: value for key, value in _plain(wanted).items() if value is not None}
+    del document["name"]
+    return spec_of(document)
 
 
-def _schema(columns: list[Column]) -> Any:
-    if not columns:
-        raise InvalidRequest("columns is empty", hint="name at least one, or leave it out")
-    return parse_schema({"columns": msgspec.to_builtins(columns)}).schema
+def _plain(body: NewTopic | TopicPatch) -> dict[str, Any]:
+    values: dict[str, Any] = msgspec.to_builtins(body)
+    return values
 
 
 def _view(topic: Topic) -> TopicView:
-    return plain(as_plain(topic), TopicView)
+    return plain(document_of(topic), TopicView)

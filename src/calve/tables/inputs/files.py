@@ -125,6 +125,8 @@ def _opened(source: Any) -> tuple[Stream, str]:
     if isinstance(source, str | PathLike):
         path = fspath(source)
         if path == STANDARD_INPUT:
+            if sys.stdin is None:
+                raise InvalidRequest("standard input is closed", hint="name a file instead")
             # What has arrived so far, without waiting for more.
             incoming: Any = sys.stdin.buffer
             return Stream(incoming.read1, lambda: None), "standard input"

@@ -22,7 +22,7 @@ from calve.tables.inputs.files import InputFile, Stream
 from calve.tables.inputs.json_file import json_rows
 from calve.tables.inputs.origin import Origin, Unfit, shown
 from calve.tables.inputs.rows import check_row
-from calve.tables.inputs.text import parse_text
+from calve.tables.inputs.text import ZONED, parse_text
 from calve.tables.schemas import arrow_schema, schema_from_arrow
 
 _SAMPLE_BYTES: Final = 4 * 1024 * 1024
@@ -30,7 +30,6 @@ _SAMPLE_ROWS: Final = 10_000
 _NOT_A_NUMBER: Final = r"^[+-]?0\d"
 _TRUE_OR_FALSE: Final = r"^(?i:true|false)$"
 _LOOKS_DATED: Final = r"^\d{4}-\d{2}-\d{2}"
-_ZONED: Final = r"(?:[zZ]|[+-]\d{2}:?\d{2})$"
 _DEPTH_MAX: Final = 64  # far below what Python's and Rust's stacks allow
 _NO_ROWS_HINT: Final = "give a file with rows, or a schema"
 
@@ -94,7 +93,7 @@ def _loses_digits(values: pa.Array, candidate: pa.DataType) -> bool:
 def _dated_type(values: pa.Array) -> pa.DataType | None:
     if not _all_match(values, _LOOKS_DATED):
         return None
-    stamp = pa.timestamp("us", "UTC" if _any_match(values, r"[T ].*" + _ZONED) else None)
+    stamp = pa.timestamp("us", "UTC" if _any_match(values, ZONED) else None)
     return next((kind for kind in (pa.date32(), stamp) if _fits(values, kind)), None)
 
 

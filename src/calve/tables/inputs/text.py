@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from calve.tables.inputs.origin import Unfit
 
 # A zone can only follow a time of day: the end of 2024-01-01 is not one.
-_ZONED: Final = r"[Tt ]\d{2}.*(?:[zZ]|[+-]\d{2}(?::?\d{2})?)$"
+ZONED: Final = r"[Tt ]\d{2}.*(?:[zZ]|[+-]\d{2}(?::?\d{2})?)$"
+_INTEGER_HINT: Final = "write a whole number within the type's range"
 _TRUE_FALSE: Final = "write true or false"
 _TIMESTAMP_HINT: Final = (
     "write 2024-01-31 10:00:00 or 2024-01-31T10:00:00.123456+01:00; without a zone it is UTC, and "
@@ -39,19 +40,23 @@ def _parse_boolean(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _parse_integer(array: pa.Array, target: pa.DataType) -> pa.Array:
+    # Arrow takes 0xff for a number, and 0xffffffff for -1.
+    if any(pc.any(pc.match_substring(array, sign)).as_py() for sign in "xX"):
+        raise Unfit("", _INTEGER_HINT)
     try:
         return array.cast(target)
     except pa.ArrowInvalid:
         # Spaces and signs; and 12.0, which is how pandas writes a whole number beside a gap.
-        text = pc.replace_substring_regex(_trimmed(array), r"^\+|\.0*$", "")
-        return _cast(text, target, hint="write a whole number within the type's range")
+        unsigned = pc.replace_substring_regex(_trimmed(array), r"^\+(\d)", r"\1")
+        text = pc.replace_substring_regex(unsigned, r"\.0*$", "")
+        return _cast(text, target, hint=_INTEGER_HINT)
 
 
 def _parse_float(array: pa.Array, target: pa.DataType) -> pa.Array:
     try:
         parsed = array.cast(target)
     except pa.ArrowInvalid:
-        text = pc.replace_substring_regex(_trimmed(array), r"^\+", "")
+        text = pc.replace_substring_regex(_trimmed(array), r"^\+([\d.a-zA-Z])", r"\1")
         parsed = _cast(text, target, hint="write a number with a point, such as 1.5 or 1e-3")
     infinite = pc.is_inf(parsed)
     if pc.any(infinite).as_py():
@@ -83,7 +88,7 @@ def _parse_time(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _parse_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
     text = _trimmed(array)
-    zoned = pc.match_substring_regex(text, _ZONED)
+    zoned = pc.match_substring_regex(text, ZONED)
     nothing = pa.scalar(None, text.type)
     utc = pa.timestamp(target.unit, "UTC")
     with_zone = pc.any(zoned).as_py()
