@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -298,3 +300,17 @@ def test_a_taken_address_is_told(
     taken = make_settings(data=str(tmp_path / "elsewhere"), ingest__http_port=port)
     with pytest.raises(Unavailable, match=f"cannot listen on 127.0.0.1:{port}"), serving(taken):
         pass
+
+
+def test_without_the_part_one_line_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['uvicorn'] = None\n"
+        "from calve.errors import MissingPart\n"
+        "from calve.parts import load_part\n"
+        "try:\n    load_part('server', 'calve.ingest.http')\n"
+        "except MissingPart as error:\n    print(error)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "calve[server]" in run.stdout
