@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from calve.manager import IcebergManager
     from calve.query.rows import Rows
     from calve.settings import Settings, load_settings
+    from calve.storage import IcebergStorage, PersistentStorage, StorageStats
     from calve.tables.evolution import (
         AddColumn,
         Describe,
@@ -51,9 +52,11 @@ _HOMES = {
     "DropColumn": "calve.tables.evolution",
     "Expression": "calve.changes",
     "IcebergManager": "calve.manager",
+    "IcebergStorage": "calve.storage",
     "IcebergTableWriter": "calve.writer",
     "Lake": "calve.lake",
     "MakeOptional": "calve.tables.evolution",
+    "PersistentStorage": "calve.storage",
     "RenameColumn": "calve.tables.evolution",
     "RetryConfig": "calve.writer",
     "Rows": "calve.query.rows",
@@ -61,6 +64,7 @@ _HOMES = {
     "SchemaChange": "calve.tables.evolution",
     "Settings": "calve.settings",
     "Snapshot": "calve.tables.snapshots",
+    "StorageStats": "calve.storage",
     "StreamMessage": "calve.topics.messages",
     "WidenColumn": "calve.tables.evolution",
     "WriteResult": "calve.writer",
@@ -83,9 +87,11 @@ __all__ = [
     "DropColumn",
     "Expression",
     "IcebergManager",
+    "IcebergStorage",
     "IcebergTableWriter",
     "Lake",
     "MakeOptional",
+    "PersistentStorage",
     "RenameColumn",
     "RetryConfig",
     "Rows",
@@ -93,6 +99,7 @@ __all__ = [
     "SchemaChange",
     "Settings",
     "Snapshot",
+    "StorageStats",
     "StreamMessage",
     "WidenColumn",
     "WriteResult",

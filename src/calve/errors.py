@@ -3,7 +3,8 @@
     CalveError
     ├── InvalidRequest        fix the request
     │   ├── InvalidSettings   fix the configuration
-    │   └── MissingPart       install an optional part or a program
+    │   ├── MissingPart       install an optional part or a program
+    │   └── TooLarge          split the request
     ├── NotFound              name something that exists
     ├── Conflict              reload, decide again, retry
     │   └── SchemaConflict    write the rows again, for the columns of now
@@ -73,6 +74,10 @@ class InvalidSettings(InvalidRequest):
 
 class MissingPart(InvalidRequest):
     http_status = 501
+
+
+class TooLarge(InvalidRequest):
+    http_status = 413
 
 
 class NotFound(CalveError):

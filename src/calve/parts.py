@@ -12,6 +12,7 @@ from calve.errors import MissingPart
 _PROOF: Final = {
     "aws": ("boto3", "botocore"),
     "postgres": ("psycopg", "psycopg_pool"),
+    "server": ("starlette", "uvicorn", "httptools"),
     "spark": ("pyspark", "py4j"),
 }
 

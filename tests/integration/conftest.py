@@ -1,10 +1,14 @@
-"""What integration tests share: a machine that offers no login to AWS."""
+"""What integration tests share: a machine that offers no login to AWS, and a service."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import MakeSettings
+from tests.integration.serving import Serving, serving
 
 
 @pytest.fixture
@@ -20,3 +24,10 @@ def no_aws_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+
+@pytest.fixture
+def service(make_settings: MakeSettings) -> Iterator[Serving]:
+    """A service on a free port, over a lake of its own."""
+    with serving(make_settings(ingest__http_port=0, wal__free_bytes_min=0)) as service:
+        yield service

@@ -13,7 +13,7 @@ from calve.errors import CalveError
 KINDS = [
     kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, CalveError)
 ]
-CODES = {"CalveError": 1, "InvalidRequest": 3, "InvalidSettings": 3, "MissingPart": 3, "NotFound": 4,
+CODES = {"CalveError": 1, "InvalidRequest": 3, "InvalidSettings": 3, "MissingPart": 3, "TooLarge": 3, "NotFound": 4,
          "Conflict": 5, "SchemaConflict": 5, "Unavailable": 6, "Overloaded": 6, "UnknownOutcome": 1, "Fenced": 5, "Corruption": 7,
          "Denied": 8}  # fmt: skip
 

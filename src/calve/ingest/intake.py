@@ -102,6 +102,10 @@ class Intake:
         self._keeper = Keeper(self.log, self._state, self._attachments, self.partition)
 
     @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
     def topics(self) -> TopicRegistry:
         return self._registry
 
@@ -250,21 +254,31 @@ class Intake:
         Unavailable after the time-out, with how far it is.
         """
         attached = self._attachments.attach(name)
-        try:
-            self.log.flush()
-        except Fenced as error:
-            raise as_refusal(error) from error
-        wanted = self.offsets(name).durable
+        wanted = self.acknowledged_end(name)
         deadline = self._clock.monotonic() + timeout_seconds
         pause = _POLL_SECONDS_MIN
         while (committed := self._committed(attached)) < wanted:
             remaining = deadline - self._clock.monotonic()
             if remaining <= 0:
-                raise _not_flushed(name, committed, wanted, timeout_seconds)
+                raise not_flushed(name, committed, wanted, timeout_seconds)
             if self._is_ending.wait(min(pause, remaining)):
                 raise _closed()
             pause = min(2 * pause, _POLL_SECONDS_MAX)
         return self.offsets(name)
+
+    def acknowledged_end(self, name: TableName) -> int:
+        """The end of all rows that were acknowledged before the call: what a flush waits for."""
+        self._attachments.attach(name)
+        try:
+            self.log.flush()
+        except Fenced as error:
+            raise as_refusal(error) from error
+        return self.offsets(name).durable
+
+    def topic(self, name: TableName) -> Topic | None:
+        """The topic as it is known here, at the cost of one look-up once rows of it came in."""
+        known = self._attachments.known(name)
+        return known.topic if known else self._registry.find(name)
 
     def stats(self, name: TableName) -> TopicStats:
         attached = self._attachments.attach(name)
@@ -324,7 +338,7 @@ def _release(admitted: Admitted | None) -> None:
         admitted.release()
 
 
-def _not_flushed(
+def not_flushed(
     name: TableName, committed: int, wanted: int, timeout_seconds: float
 ) -> Unavailable:
     return Unavailable(

@@ -74,6 +74,10 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     otlp_http_port: Port = 4318
     request_bytes_max: Bytes = 64 * MIB
     memory_bytes_max: Bytes = 512 * MIB
+    http_header_timeout_ms: Count = 10_000
+    http_body_timeout_ms: Count = 60_000
+    http_idle_timeout_ms: Count = 75_000
+    http_connections_max: Count = 4_096
     auto_create: bool = True
     partition: Amount = 0
     tls_cert: Path | None = None

@@ -163,7 +163,7 @@ def _recognised(stream: Stream, label: str, wanted: str | None, source: object) 
         )
     found = wanted or _by_name(label) or _by_content(beginning)
     if found in {"csv", "tsv", "json"}:
-        _refuse_other_encodings(beginning, origin)
+        refuse_other_encodings(beginning, origin)
     is_itself = plain is stream and isinstance(source, str | PathLike) and Path(label).is_file()
     return InputFile(plain, origin, found, label if is_itself else None)
 
@@ -192,7 +192,8 @@ def _by_content(beginning: bytes) -> str:
     return "json" if text[:1] in (b"{", b"[") else "csv"
 
 
-def _refuse_other_encodings(beginning: bytes, origin: Origin) -> None:
+def refuse_other_encodings(beginning: bytes, origin: Origin) -> None:
+    """Refuse text that is not UTF-8, as far as its beginning tells."""
     if beginning.startswith(_WIDE_MARKS) or b"\x00" in beginning:
         raise origin.error(
             "the text is not UTF-8: it looks like UTF-16, or is no text",

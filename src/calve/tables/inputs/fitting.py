@@ -24,6 +24,7 @@ from calve.tables.inputs.conform import (
     match_names,
     plan_columns,
 )
+from calve.tables.inputs.convert import Text
 from calve.tables.inputs.guess import guess_values
 from calve.tables.inputs.origin import Origin, Unfit
 from calve.tables.inputs.parts import Columns, Part, Values
@@ -35,13 +36,21 @@ from calve.tables.schemas import arrow_schema, schema_from_arrow
 class RowFitter:
     """Fits the rows of one transaction, part by part. `schema` is what they need so far."""
 
-    def __init__(self, schema: Schema | None = None, *, last_column_id: int = 0) -> None:
-        """Begin with columns that are there, or with none for a table that is to be made."""
+    def __init__(
+        self, schema: Schema | None = None, *, last_column_id: int = 0, text: Text = Text.TYPED
+    ) -> None:
+        """Begin with columns that are there, or with none for a table that is to be made.
+
+        Of values from JSON, the text that is all dates or timestamps makes a column of them.
+        """
         self.schema = schema or Schema()
+        self._text = text
         self._last_column_id = last_column_id
         self._target = arrow_schema(self.schema)
         # What the columns of the last Arrow data turned out to need.
         self._planned: tuple[pa.Schema, list[ColumnPlan]] | None = None
+        # Types of values for which a column cannot change: found out once, however many there are.
+        self._of_no_use: frozenset[tuple[str, pa.DataType]] = frozenset()
 
     @classmethod
     def of(cls, table: Table) -> Self:
@@ -90,14 +99,20 @@ class RowFitter:
     def _fit_values(self, part: Columns, origin: Origin) -> pa.RecordBatch:
         places = range(1, 1 + part.num_rows)
         schema = self.schema
+        known = set(self._target.names)
         arrays: dict[str, pa.Array] = {}
+        new: list[pa.Field] = []
         for name, values in part.values.items():
-            if name in self._target.names:
+            if name in known:
                 arrays[name], schema = self._fit_known(name, values, schema, origin, places)
-            elif (kind := _kind_of(name, values, origin)) is not None:
-                schema = self._grown(schema, [pa.field(name, kind)])
-                arrays[name] = _fitted(values, self._target_of(schema).field(name), origin, places)
+            elif (kind := self._kind_of(name, values, origin)) is not None:
+                new.append(pa.field(name, kind))
+        # All at once: each change of a schema looks at all of its columns.
+        schema = self._grown(schema, new) if new else schema
         target = self._target_of(schema)
+        for field in new:
+            values, wanted = part.values[field.name], target.field(field.name)
+            arrays[field.name] = self._fitted(values, wanted, origin, places)
         match_names(list(arrays), target, origin)
         self._grow(schema, target)
         columns = [
@@ -111,24 +126,30 @@ class RowFitter:
     ) -> tuple[pa.Array, Schema]:
         """The column as the table has it; or with the first change of it that makes all fit."""
         try:
-            return _fitted(values, self._target.field(name), origin, places), schema
+            return self._fitted(values, self._target.field(name), origin, places), schema
         except InvalidRequest:
             for wider in self._changes_of(name, values, schema, origin):
                 with suppress(InvalidRequest):
                     field = self._target_of(wider).field(name)
-                    return _fitted(values, field, origin, places), wider
+                    return self._fitted(values, field, origin, places), wider
             raise
 
     def _changes_of(
         self, name: str, values: Values, schema: Schema, origin: Origin
     ) -> Iterator[Schema]:
+        is_of_use = False
+        kind = None
         with suppress(InvalidRequest):
-            kind = _kind_of(name, values, origin)
+            kind = self._kind_of(name, values, origin)
+            if kind is None or (name, kind) in self._of_no_use:
+                return
             for widens in (False, True):
-                fields = [pa.field(name, kind)] if kind else []
-                wider = self._grown(schema, fields, widens=widens)
+                wider = self._grown(schema, [pa.field(name, kind)], widens=widens)
                 if wider is not schema:
+                    is_of_use = True
                     yield wider
+        if kind is not None and not is_of_use:
+            self._of_no_use |= {(name, kind)}
 
     def _grown(self, schema: Schema, fields: list[pa.Field], *, widens: bool = True) -> Schema:
         incoming = schema_from_arrow(pa.schema(fields))
@@ -140,19 +161,18 @@ class RowFitter:
     def _grow(self, schema: Schema, target: pa.Schema) -> None:
         if schema is not self.schema:
             self.schema, self._target, self._planned = schema, target, None
+            self._of_no_use = frozenset()
 
+    def _kind_of(self, name: str, values: Values, origin: Origin) -> pa.DataType | None:
+        """The type of a column that nobody has declared; None while there is no value in it."""
+        if isinstance(values, pa.Array):
+            return None if pa.types.is_null(values.type) else values.type
+        try:
+            return guess_values(values, dated_text=self._text is Text.JSON)
+        except Unfit as error:
+            raise origin.error(error.problem, column=name, hint=error.hint) from error
 
-def _kind_of(name: str, values: Values, origin: Origin) -> pa.DataType | None:
-    """The type of a column that nobody has declared; None while there is no value in it."""
-    if isinstance(values, pa.Array):
-        return None if pa.types.is_null(values.type) else values.type
-    try:
-        return guess_values(values)
-    except Unfit as error:
-        raise origin.error(error.problem, column=name, hint=error.hint) from error
-
-
-def _fitted(values: Values, field: pa.Field, origin: Origin, places: range) -> pa.Array:
-    if isinstance(values, pa.Array):
-        return conform_array(values, field, origin, places)
-    return column_array(values, field, origin, places)
+    def _fitted(self, values: Values, field: pa.Field, origin: Origin, places: range) -> pa.Array:
+        if isinstance(values, pa.Array):
+            return conform_array(values, field, origin, places)
+        return column_array(values, field, origin, places, self._text)

@@ -30,6 +30,7 @@ _SAMPLE_ROWS: Final = 10_000
 _NOT_A_NUMBER: Final = r"^[+-]?0\d"
 _TRUE_OR_FALSE: Final = r"^(?i:true|false)$"
 _LOOKS_DATED: Final = r"^\d{4}-\d{2}-\d{2}"
+_DEPTH_MAX: Final = 64  # far below what Python's and Rust's stacks allow
 _NO_ROWS_HINT: Final = "give a file with rows, or a schema"
 
 
@@ -148,22 +149,27 @@ def guess_rows(rows: Sequence[Any], origin: Origin, *, dated_text: bool = False)
     return storable(pa.schema(fields), origin)
 
 
-def guess_values(values: list[Any]) -> pa.DataType | None:
+def guess_values(values: list[Any], *, dated_text: bool = False) -> pa.DataType | None:
     """The type of one column's values, None if there is no value; Unfit if they have several."""
     if all(value is None for value in values):
         return None
-    return _value_type(values, dated_text=False)
+    return _value_type(values, dated_text=dated_text)
 
 
-def _value_type(values: list[Any], *, dated_text: bool) -> pa.DataType:
+def _value_type(values: list[Any], *, dated_text: bool, depth: int = 0) -> pa.DataType:
     present = [value for value in values if value is not None]
     if not present:
         return pa.string()
+    if depth > _DEPTH_MAX:
+        raise Unfit(
+            f"more than {_DEPTH_MAX} values lie inside each other",
+            "store what is nested so deeply as text, such as JSON",
+        )
     if all(isinstance(value, Mapping) for value in present):
-        return _struct_type(present, dated_text=dated_text)
+        return _struct_type(present, dated_text=dated_text, depth=depth)
     if all(isinstance(value, list | tuple) for value in present):
         inside = [item for value in present for item in value]
-        return pa.list_(_value_type(inside, dated_text=dated_text))
+        return pa.list_(_value_type(inside, dated_text=dated_text, depth=depth + 1))
     kinds = {type(value) for value in present}
     kind = _common_type(present, kinds)
     if dated_text and pa.types.is_string(kind):
@@ -171,14 +177,14 @@ def _value_type(values: list[Any], *, dated_text: bool) -> pa.DataType:
     return kind
 
 
-def _struct_type(values: list[Mapping[Any, Any]], *, dated_text: bool) -> pa.DataType:
+def _struct_type(values: list[Mapping[Any, Any]], *, dated_text: bool, depth: int) -> pa.DataType:
     names = dict.fromkeys(str(name) for value in values for name in value)
-    return pa.struct(
-        [
-            (name, _value_type([value.get(name) for value in values], dated_text=dated_text))
-            for name in names
-        ]
-    )
+    fields = []
+    for name in names:
+        inside = [value.get(name) for value in values]
+        kind = _value_type(inside, dated_text=dated_text, depth=depth + 1)
+        fields.append((name, kind))
+    return pa.struct(fields)
 
 
 def _common_type(values: list[Any], kinds: set[type]) -> pa.DataType:

@@ -1,0 +1,48 @@
+"""How the service is: `/v1/status`, `/health/live`, `/health/ready`."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from calve.errors import Unavailable
+from calve.ingest.http.service import Service, answer
+from calve.ingest.http.views import Health, Status, TopicProblem
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+
+async def show_status(service: Service, request: Request) -> Response:  # noqa: ARG001
+    return answer(await service.in_thread(_status, service))
+
+
+def _status(service: Service) -> Status:
+    intake = service.intake
+    return Status(
+        version=version("calve"),
+        partition=intake.partition,
+        log_id=intake.log.log_id,
+        topics=len(intake.topics.list()),
+        problems=[
+            TopicProblem(topic=str(name), detail=error.message, hint=error.hint)
+            for name, error in intake.problems.items()
+        ],
+        requests=service.gate.inside_count,
+        memory_bytes=intake.admission.held_bytes,
+        memory_bytes_max=intake.admission.bytes_max,
+    )
+
+
+async def show_live(service: Service, request: Request) -> Response:  # noqa: ARG001
+    return answer(Health(status="live"))
+
+
+async def show_ready(service: Service, request: Request) -> Response:  # noqa: ARG001
+    """Whether rows are taken in: not while stopping, nor after the log's disk failed."""
+    if service.intake.log.is_fenced:
+        raise Unavailable(
+            "the log has stopped after an error of its disk", hint="restart the service"
+        )
+    return answer(Health(status="ready"))

@@ -1,0 +1,277 @@
+"""The route table: every path and method, from which both the router and OpenAPI are made."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from calve.ingest.formats import ENCODINGS
+from calve.ingest.formats.arrow_rows import ARROW
+from calve.ingest.formats.csv_rows import CSV
+from calve.ingest.formats.json_rows import JSON, NDJSON
+from calve.ingest.http import health, messages, producing, reading, topics
+from calve.ingest.http.document import show_docs, show_openapi
+from calve.ingest.http.headers import PRODUCER, SEQUENCE
+from calve.ingest.http.operation import Answer, Content, Operation, Parameter
+from calve.ingest.http.views import (
+    Appended,
+    Health,
+    NewMessage,
+    NewTopic,
+    Offsets,
+    RowsPage,
+    RowView,
+    Status,
+    TopicDetails,
+    TopicList,
+    TopicPatch,
+    TopicView,
+)
+
+_NAME: Final = "[a-z](?:[a-z0-9]|_(?=[a-z0-9])){0,62}"
+_TOPIC: Final = Parameter(
+    name="topic",
+    place="path",
+    meaning="`name`, or `tenant.dataset.name`",
+    schema={"type": "string", "pattern": rf"^({_NAME}\.{_NAME}\.{_NAME}|{_NAME})$"},
+    is_required=True,
+)
+_PRODUCER: Final = Parameter(
+    name=PRODUCER,
+    place="header",
+    meaning="who sends; with the sequence, the same request again appends nothing",
+    schema={"type": "string", "minLength": 1, "maxLength": 255},
+)
+_SEQUENCE: Final = Parameter(
+    name=SEQUENCE,
+    place="header",
+    meaning="the number of this request among the producer's, from 0 and counting up",
+    schema={"type": "integer", "format": "int64", "minimum": 0},
+)
+_ENCODING: Final = Parameter(
+    name="Content-Encoding",
+    place="header",
+    meaning="how the body is compressed",
+    schema={"type": "string", "enum": [*ENCODINGS, "identity"]},
+)
+_SENDING: Final = (400, 408, 409, 413, 415, 422, 429)
+
+
+def _query(name: str, meaning: str, **schema: object) -> Parameter:
+    return Parameter(name=name, place="query", meaning=meaning, schema=schema)
+
+
+def _header(name: str, meaning: str, **schema: object) -> Parameter:
+    return Parameter(
+        name=name, place="header", meaning=meaning, schema={"type": "string", **schema}
+    )
+
+
+def _json(form: object) -> tuple[Content, ...]:
+    return (Content(JSON, form),)
+
+
+_ROWS: Final = (
+    Operation(
+        method="POST",
+        path="/v1/topics/{topic}/rows",
+        handler=producing.produce_rows,
+        summary="Append rows to a topic",
+        tells="All rows or none, at offsets without a gap. The answer comes when they are durable. "
+        "A topic that is not there is made from its first rows, if `ingest.auto_create` allows it.",
+        parameters=(
+            _TOPIC,
+            _query(
+                "on_error",
+                "`dead_letter` sets bad rows aside, as they came, and appends the others",
+                type="string",
+                enum=list(producing.ON_ERROR),
+            ),
+            _PRODUCER,
+            _SEQUENCE,
+            _ENCODING,
+        ),
+        body=(
+            Content(NDJSON, {"type": "string"}, '{"id": 1, "name": "Ada"}\n'),
+            Content(JSON, {"type": "array", "items": {"type": "object"}}),
+            Content(CSV, {"type": "string"}, "id,name\n1,Ada\n"),
+            Content(ARROW, {"type": "string", "format": "binary"}),
+        ),
+        answers=(Answer(200, "the rows are durable", _json(Appended)),),
+        problems=(*_SENDING, 404, 504),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/topics/{topic}/rows",
+        handler=reading.read_rows,
+        summary="Read rows from the log",
+        tells="Only what is durable and still in the log; older rows are in the table. Offsets of "
+        "rejected rows are passed over.",
+        parameters=(
+            _TOPIC,
+            _query(
+                "from",
+                "the first offset; without it, the first that the log holds",
+                type="integer",
+                format="int64",
+                minimum=0,
+            ),
+            _query(
+                "limit",
+                "rows at most; a page of large rows has fewer",
+                type="integer",
+                minimum=1,
+                maximum=reading.LIMIT_MAX,
+                default=reading.LIMIT_DEFAULT,
+            ),
+        ),
+        answers=(
+            Answer(
+                200,
+                "a page of rows; the headers Calve-Next and Calve-End say where to go on, and "
+                "where the log ends",
+                (
+                    Content(JSON, RowsPage),
+                    Content(NDJSON, RowView),
+                    Content(ARROW, {"type": "string", "format": "binary"}),
+                ),
+            ),
+        ),
+        problems=(400, 404, 406, 409),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/topics/{topic}/messages",
+        handler=messages.produce_messages,
+        summary="Append messages to a topic of messages",
+        tells="A body of any content type is the payload of one message, and its type is kept. "
+        f"As `{messages.SEVERAL}`, it is an array of messages, all of which go in or none.",
+        parameters=(
+            _TOPIC,
+            _header(messages.KEY, "the message's key, in UTF-8"),
+            _header(messages.ATTRIBUTES, "its attributes, as a JSON object of texts"),
+            _header(messages.PUBLISH_TIME, "when it was published", format="date-time"),
+            _PRODUCER,
+            _SEQUENCE,
+            _ENCODING,
+        ),
+        body=(
+            Content("*/*", {"type": "string", "format": "binary"}),
+            Content(messages.SEVERAL, list[NewMessage]),
+        ),
+        answers=(Answer(200, "the messages are durable", _json(Appended)),),
+        problems=(*_SENDING, 404, 504),
+    ),
+)
+
+_TOPICS: Final = (
+    Operation(
+        method="GET",
+        path="/v1/topics",
+        handler=topics.list_topics,
+        summary="List all topics",
+        parameters=(_query("tenant", "those of one tenant only", type="string"),),
+        answers=(Answer(200, "the topics", _json(TopicList)),),
+        problems=(400,),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/topics",
+        handler=topics.create_topic,
+        summary="Create a topic",
+        tells="The same request again finds the topic that it made.",
+        body=_json(NewTopic),
+        answers=(
+            Answer(201, "the topic was made", _json(TopicView)),
+            Answer(200, "it was there already, and is the same", _json(TopicView)),
+        ),
+        problems=(400, 404, 408, 409, 413, 422, 429),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/topics/{topic}",
+        handler=topics.describe_topic,
+        summary="Describe a topic",
+        parameters=(_TOPIC,),
+        answers=(Answer(200, "the topic, its offsets and counts", _json(TopicDetails)),),
+        problems=(400, 404, 409),
+    ),
+    Operation(
+        method="PATCH",
+        path="/v1/topics/{topic}",
+        handler=topics.alter_topic,
+        summary="Alter a topic",
+        parameters=(_TOPIC,),
+        body=_json(TopicPatch),
+        answers=(Answer(200, "the topic as it is now", _json(TopicView)),),
+        problems=(400, 404, 408, 409, 413, 422, 429),
+    ),
+    Operation(
+        method="DELETE",
+        path="/v1/topics/{topic}",
+        handler=topics.delete_topic,
+        summary="Delete a topic",
+        tells="Its rows in the log go with it; its table, if there is one, stays.",
+        parameters=(_TOPIC,),
+        answers=(Answer(200, "the topic as it was", _json(TopicView)),),
+        problems=(400, 404, 409),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/topics/{topic}/flush",
+        handler=topics.flush_topic,
+        summary="Wait until all acknowledged rows are in the table",
+        parameters=(
+            _TOPIC,
+            _query(
+                "timeout_ms",
+                "how long to wait",
+                type="integer",
+                minimum=0,
+                maximum=topics.FLUSH_MS_MAX,
+                default=topics.FLUSH_MS_DEFAULT,
+            ),
+        ),
+        answers=(Answer(200, "they are", _json(Offsets)),),
+        problems=(400, 404, 409),
+    ),
+)
+
+_SERVICE: Final = (
+    Operation(
+        method="GET",
+        path="/v1/status",
+        handler=health.show_status,
+        summary="How the service is",
+        answers=(Answer(200, "what it works on", _json(Status)),),
+    ),
+    Operation(
+        method="GET",
+        path="/health/live",
+        handler=health.show_live,
+        summary="Whether the process answers",
+        answers=(Answer(200, "it does", _json(Health)),),
+    ),
+    Operation(
+        method="GET",
+        path="/health/ready",
+        handler=health.show_ready,
+        summary="Whether rows are taken in",
+        answers=(Answer(200, "they are", _json(Health)),),
+    ),
+    Operation(
+        method="GET",
+        path="/openapi.json",
+        handler=show_openapi,
+        summary="This document",
+        answers=(Answer(200, "OpenAPI 3.1", _json({"type": "object"})),),
+    ),
+    Operation(
+        method="GET",
+        path="/docs",
+        handler=show_docs,
+        summary="This document for people",
+        answers=(Answer(200, "a page", (Content("text/html", {"type": "string"}),)),),
+    ),
+)
+
+OPERATIONS: Final = (*_ROWS, *_TOPICS, *_SERVICE)

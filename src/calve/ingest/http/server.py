@@ -1,0 +1,162 @@
+"""The HTTP server: one event loop in a thread of the process that holds the intake."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import uvicorn
+
+from calve.errors import Unavailable
+from calve.ingest.http.app import App
+from calve.ingest.http.protocol import BoundedProtocol, ConnectionLimits
+from calve.ingest.http.routes import OPERATIONS
+from calve.ingest.http.service import Service
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from calve.ingest.intake import Intake
+    from calve.settings import Settings
+
+_BACKLOG: Final = 2048
+_LINGER_SECONDS: Final = 0.2  # for those who send at the very moment of a stop
+_START_SECONDS: Final = 30.0
+
+
+class HttpServer:
+    """Serves one intake, which stays the caller's. A context manager: started, then stopped."""
+
+    def __init__(self, intake: Intake, settings: Settings | None = None) -> None:
+        """Without settings, those of the intake."""
+        self._intake = intake
+        self._settings = (settings or intake.settings).ingest
+        self._thread: threading.Thread | None = None
+        self._running: _Running | None = None
+        self._url: str | None = None
+        self._is_stopped = False
+
+    @property
+    def url(self) -> str:
+        """Where it listens, such as `http://127.0.0.1:8080`; known once it was started."""
+        if self._url is None:
+            raise Unavailable("the HTTP server does not listen", hint="start it first")
+        return self._url
+
+    def start(self) -> str:
+        """Listen on `ingest.host` and `ingest.http_port` (0: any free port), and return the URL.
+
+        Unavailable if the address is taken. Takes no signals; the caller stops it.
+        """
+        assert self._thread is None, "started twice"
+        listening = _listening(self._settings.host, self._settings.http_port)
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        self._url = f"http://{host}:{listening.getsockname()[1]}"
+        self._running = _Running(Service(self._intake, self._settings), listening)
+        self._thread = threading.Thread(target=self._running.run, name="calve-http", daemon=True)
+        self._thread.start()
+        self._running.wait_started(self._thread)
+        return self._url
+
+    def stop(self, grace_seconds: float = 10) -> None:
+        """Answer what was accepted, refuse what is new with 503, and end; again does nothing.
+
+        What takes longer than the grace is answered with 503 too. The intake is to be closed after
+        this, not before.
+        """
+        if self._running is None or self._thread is None or self._is_stopped:
+            return
+        self._is_stopped = True
+        self._running.stop(grace_seconds)
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class _Running:
+    """What lives in the server's thread."""
+
+    def __init__(self, service: Service, listening: socket.socket) -> None:
+        self._service = service
+        self._listening = listening
+        self._is_started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        settings = service.settings
+        limits = ConnectionLimits(
+            header_timeout_seconds=settings.http_header_timeout_ms / 1000,
+            connections_max=settings.http_connections_max,
+        )
+        protocol: Any = partial(BoundedProtocol, limits=limits)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                App(service, OPERATIONS, settings.host),
+                http=protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                backlog=_BACKLOG,
+                timeout_keep_alive=settings.http_idle_timeout_ms / 1000,  # type: ignore[arg-type]
+                timeout_graceful_shutdown=1,
+            )
+        )
+
+    def run(self) -> None:
+        with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._tell_started)
+        try:
+            await self._server.serve(sockets=[self._listening])
+        finally:
+            self._service.close()
+
+    def _tell_started(self) -> None:
+        if self._server.started:
+            self._is_started.set()
+        else:
+            assert self._loop is not None
+            self._loop.call_later(0.001, self._tell_started)
+
+    def wait_started(self, thread: threading.Thread) -> None:
+        if not self._is_started.wait(_START_SECONDS) or not thread.is_alive():
+            raise Unavailable("the HTTP server does not start", hint="its log says why")
+
+    def stop(self, grace_seconds: float) -> None:
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(self._drain(grace_seconds), self._loop)
+
+    async def _drain(self, grace_seconds: float) -> None:
+        try:
+            await self._service.gate.close(grace_seconds)
+            await asyncio.sleep(_LINGER_SECONDS)
+        finally:
+            self._server.should_exit = True
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.settimeout(0)
+    except OSError as error:
+        listening.close()
+        raise Unavailable(
+            f"HTTP cannot listen on {host}:{port}: {error.strerror or error}",
+            hint="stop whatever has it, or choose another ingest.host and ingest.http_port; 0 is "
+            "any free port",
+        ) from error
+    return listening

@@ -1,0 +1,168 @@
+"""What goes over the wire, as types: the answers, and the bodies that are JSON of ours.
+
+A contract: fields are added, never renamed. The OpenAPI document is made from these.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+Count = Annotated[int, Meta(ge=0)]
+Name = Annotated[str, Meta(min_length=1, max_length=1024)]
+OnUnknownColumn = Literal["add", "ignore", "dead_letter", "refuse"]
+OnBadRow = Literal["refuse", "dead_letter"]
+
+
+class Appended(Struct, frozen=True, kw_only=True):
+    """Rows that are durable, at offsets from `first` up to but not including `end`.
+
+    The two are null for a repeat that is older than the log remembers. Rejected rows come after
+    the others, and take offsets too.
+    """
+
+    topic: str
+    partition: int
+    first: int | None
+    end: int | None
+    rows: Count
+    repeat: bool
+    rejected: Count = 0
+    reasons: list[str] = field(default_factory=list)
+
+
+class RowView(Struct, frozen=True, kw_only=True):
+    partition: int
+    offset: int
+    ingested_at: datetime
+    value: dict[str, Any]
+
+
+class RowsPage(Struct, frozen=True, kw_only=True):
+    """Rows from the log. `next` is the offset to go on from; `end` that of what is durable."""
+
+    topic: str
+    rows: list[RowView]
+    next: int
+    first: int
+    end: int
+
+
+class Column(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A column; `type` such as long, string, timestamptz, decimal(10,2), list<string>."""
+
+    name: Name
+    type: Name
+    required: bool = False
+    doc: str | None = None
+
+
+class BindingView(Struct, frozen=True, kw_only=True):
+    """Which stream of which log holds a partition."""
+
+    log_id: UUID
+    stream_id: UUID
+
+
+class TopicView(Struct, frozen=True, kw_only=True):
+    id: UUID
+    name: str
+    kind: Literal["rows", "messages"]
+    columns: list[Column]
+    partition_by: list[str]
+    sort_by: list[str]
+    properties: dict[str, str]
+    retention_seconds: int | None
+    on_unknown_column: OnUnknownColumn
+    on_bad_row: OnBadRow
+    is_bound: bool
+    created_at: datetime
+    version: int
+    dropped_columns: list[list[str]]
+    renamed_columns: list[list[list[str]]]
+    partitions: dict[int, BindingView]
+
+
+class Offsets(Struct, frozen=True, kw_only=True):
+    """Of one partition: what the log still holds, what is durable, what is in the table."""
+
+    topic: str
+    partition: int
+    first: int
+    durable: int
+    committed: int
+
+
+class TopicDetails(Struct, frozen=True, kw_only=True):
+    topic: TopicView
+    offsets: Offsets
+    rows: Count
+    bytes: Count
+    producers: Count
+
+
+class TopicList(Struct, frozen=True, kw_only=True):
+    topics: list[TopicView]
+
+
+class NewTopic(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topic to be made. One of messages, or one that is bound to its table, has no columns."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    kind: Literal["rows", "messages"] = "rows"
+    columns: list[Column] | None = None
+    partition_by: list[str] = field(default_factory=list)
+    sort_by: list[str] = field(default_factory=list)
+    properties: dict[str, str] = field(default_factory=dict)
+    retention_seconds: Annotated[int, Meta(ge=1)] | None = None
+    on_unknown_column: OnUnknownColumn | None = None
+    on_bad_row: OnBadRow = "refuse"
+    bind_table: bool = False
+
+
+class TopicPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What becomes different; whatever is left out stays. A property of null is removed."""
+
+    on_unknown_column: OnUnknownColumn | None = None
+    on_bad_row: OnBadRow | None = None
+    retention_seconds: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
+    properties: dict[str, str | None] = field(default_factory=dict)
+    add_columns: list[Column] = field(default_factory=list)
+    drop_columns: list[str] = field(default_factory=list)
+    rename_columns: dict[str, str] = field(default_factory=dict)
+
+
+class NewMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message; its payload in base64."""
+
+    payload: bytes
+    key: str | None = None
+    attributes: dict[str, str] = field(default_factory=dict)
+    content_type: str | None = None
+    publish_time: datetime | None = None
+
+
+class TopicProblem(Struct, frozen=True, kw_only=True):
+    """A topic that does not go on here, and why."""
+
+    topic: str
+    detail: str
+    hint: str | None
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    version: str
+    partition: int
+    log_id: UUID
+    topics: Count
+    problems: list[TopicProblem]
+    requests: Count
+    memory_bytes: Count
+    memory_bytes_max: Count
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    status: Literal["live", "ready"]
