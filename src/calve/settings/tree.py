@@ -76,6 +76,9 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     memory_bytes_max: Bytes = 512 * MIB
     auto_create: bool = True
     partition: Amount = 0
+    streams_max: Count = 1_024
+    streams_per_client_max: Count = 256
+    idle_seconds_max: Count = 300
     tls_cert: Path | None = None
     tls_key: Path | None = None
 
