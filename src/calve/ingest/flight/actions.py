@@ -115,7 +115,7 @@ class _Action(NamedTuple):
 _ACTIONS: Final[Mapping[str, _Action]] = {
     "topic.create": _Action(
         _Create, _create,
-        'Make a topic: {"topic": "events", "schema": {"columns": [{"name": "id", "type": "long"}]}}',
+        'Make a topic: {"topic": "events", "schema": {"id": "long", "at": "timestamptz"}}',
     ),
     "topic.describe": _Action(_Body, _describe, 'What a topic is: {"topic": "events"}'),
     "topic.alter": _Action(

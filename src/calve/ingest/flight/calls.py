@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from calve.clock import Clock
-    from calve.settings import IngestSettings
+    from calve.settings.tree import IngestSettings
 
 _RETRY_AFTER_MS: Final = 1_000
 _MESSAGE_BYTES: Final = 4_096  # about what a message has beside its values

@@ -11,7 +11,7 @@ import os
 import socket
 import stat
 import struct
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
@@ -74,19 +74,21 @@ class Connections:
 
     def _each(self) -> Iterator[tuple[str, socket.socket]]:
         for descriptor in _socket_descriptors():
-            with suppress(OSError):
-                # A copy: the descriptor itself is gRPC's, which may close it at any moment.
-                with closing(socket.socket(fileno=os.dup(descriptor))) as connection:
-                    if connection.family not in {socket.AF_INET, socket.AF_INET6}:
-                        continue
-                    if connection.getsockname()[1] == self._port:
-                        yield _spelt(*connection.getpeername()[:2]), connection
+            with suppress(OSError), _copy_of(descriptor) as connection:
+                is_tcp = connection.family in {socket.AF_INET, socket.AF_INET6}
+                if is_tcp and connection.getsockname()[1] == self._port:
+                    yield _spelt(*connection.getpeername()[:2]), connection
+
+
+def _copy_of(descriptor: int) -> socket.socket:
+    """The descriptor itself is gRPC's, which may close it at any moment."""
+    return socket.socket(fileno=os.dup(descriptor))
 
 
 def _socket_descriptors() -> list[int]:
     found = []
-    for name in os.listdir(_DESCRIPTORS):
+    for path in _DESCRIPTORS.iterdir():
         with suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                found.append(int(name))
+            if stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
+                found.append(int(path.name))
     return found

@@ -82,7 +82,7 @@ class RowShape:
     """Rows of any age as the topic's columns are now, with where and when each came."""
 
     def __init__(self, topic: Topic, partition: int) -> None:
-        own = [field.with_nullable(True) for field in topic.arrow_schema]
+        own = [pa.field(field.name, field.type) for field in topic.arrow_schema]
         self._columns = pa.schema(own)
         self._partition = partition
         # What was left out of the topic since is left out of its older rows, whatever the policy.

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from calve.ingest.intake import Intake
-    from calve.settings import IngestSettings, Settings
+    from calve.settings import Settings
+    from calve.settings.tree import IngestSettings
 
 _log: Final = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.005

@@ -1,4 +1,4 @@
-"""What Flight calls: each method finds its topic, does one thing, and tells errors as Flight does."""
+"""What Flight calls. Each method finds its topic and does one thing; errors go as Flight's."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from calve.ingest.flight.calls import Calls, Peer
     from calve.ingest.flight.connections import Connections, Traffic
-    from calve.settings import IngestSettings
+    from calve.settings.tree import IngestSettings
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 0.05
