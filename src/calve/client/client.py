@@ -210,7 +210,7 @@ class Client:
             if sender is not None and not sender.wait(max(deadline - time.monotonic(), 0.0)):
                 raise Unavailable(
                     f"not all rows of {name} were acknowledged by {self._link.url} in time",
-                    hint="see whether the service runs; until it is closed, the client goes on trying",
+                    hint="see whether the service runs: the client goes on trying",
                 )
 
     def _remember(self, delivery: Delivery) -> None:

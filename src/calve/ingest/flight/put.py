@@ -1,8 +1,9 @@
 """One DoPut stream: batches in, an acknowledgement for each, in order, when it is durable.
 
 The thread that reads submits. A producer that waits for each acknowledgement gets it from that
-same thread; one that sends on is answered by a second thread, so that reading goes on while the
-log syncs. What is under way is bounded: over it reading pauses, and gRPC makes the sender wait.
+same thread, which is faster; one that sends on is answered by a second thread, so that reading
+goes on while the log syncs. What is under way is bounded in number and bytes: over it reading
+pauses, and gRPC makes the sender wait.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
     from calve.wal import PendingAppend
 
 OUTSTANDING_MAX: Final = 256  # as many as the log knows of a producer by number
-_SMALL_BYTES: Final = 1 << 16
-# A read that took less found the message there: its sender does not wait for acknowledgements.
-_WAITED_SECONDS: Final = 0.000_05
-_ADMISSION_SECONDS: Final = 2.0
+# More is not faster: it would only be memory that the log has not written yet.
+OUTSTANDING_BYTES_MAX: Final = 2 << 20
+# A read that took less found its message there: the sender does not wait for acknowledgements.
+_READ_SECONDS: Final = 0.000_05
+_READ_SECONDS_PER_BYTE: Final = 1e-9
+_EAGER_READS: Final = 3  # one may be chance
+_REFUSED_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.01
 
 
@@ -41,6 +45,7 @@ class _Due(NamedTuple):
 
     pending: PendingAppend
     admitted: Admitted
+    content_bytes: int
 
 
 class PutStream:
@@ -57,6 +62,8 @@ class PutStream:
         self._due: SimpleQueue[_Due | None] = SimpleQueue()
         self._answered = threading.Condition()
         self._failure: CalveError | None = None
+        self._outstanding_bytes = 0
+        self._eager_reads = 0
         self._is_gone = False  # the client's end of the stream
         self._thread: threading.Thread | None = None
 
@@ -75,35 +82,29 @@ class PutStream:
         chunk = self._next_chunk()
         if chunk is None:
             return False
-        waited_seconds = time.perf_counter() - begun
+        read_seconds = time.perf_counter() - begun
         batch, metadata = chunk.data, chunk.app_metadata
         if batch is None:
             self._identity.note(metadata)
             return True
         content_bytes = self._accepted_bytes(batch)
-        producer, sequence = self._identity.of(metadata)
-        admitted = self._admit(content_bytes)
-        # A producer that waits is alone: nothing is gained by a second thread.
-        is_alone = (
-            not self._call.outstanding
-            and waited_seconds > _WAITED_SECONDS
-            and content_bytes <= _SMALL_BYTES
-        )
-        self._begin_one()
-        try:
-            due = _Due(
-                self._intake.submit(self._name, batch, producer=producer, sequence=sequence),
-                admitted,
-            )
-        except BaseException:
-            admitted.release()
-            self._end_one()
-            raise
-        if is_alone:
-            self._answer(due)
-        else:
+        is_eager = self._is_eager(read_seconds, content_bytes)
+        due = self._submitted(batch, content_bytes, *self._identity.of(metadata))
+        if is_eager:
             self._hand_over(due)
+        else:
+            self._answer(due)
         return True
+
+    def _is_eager(self, read_seconds: float, content_bytes: int) -> bool:
+        """Whether the sender goes on without waiting for acknowledgements."""
+        if self._call.outstanding:
+            return True
+        if read_seconds < _READ_SECONDS + _READ_SECONDS_PER_BYTE * content_bytes:
+            self._eager_reads += 1
+        else:
+            self._eager_reads = 0
+        return self._eager_reads >= _EAGER_READS
 
     def _next_chunk(self) -> Any:
         try:
@@ -130,31 +131,60 @@ class PutStream:
             )
         return content_bytes
 
-    def _admit(self, content_bytes: int) -> Admitted:
-        """Room for the batch, which is here already; waits a while before it is refused."""
-        self._wait_below(OUTSTANDING_MAX)
-        deadline = time.monotonic() + _ADMISSION_SECONDS
-        while True:
-            try:
-                return self._intake.admission.hold(content_bytes, self._call.peer.address)
-            except Overloaded:
-                if not self._call.outstanding and time.monotonic() > deadline:
-                    raise
-                with self._answered:
-                    self._answered.wait(_PAUSE_SECONDS)
-
-    def _wait_below(self, count: int) -> None:
-        if self._call.outstanding >= count:
-            with self._answered:
-                self._answered.wait_for(lambda: self._call.outstanding < count)
-
-    def _begin_one(self) -> None:
+    def _submitted(
+        self, batch: pa.RecordBatch, content_bytes: int, producer: str | None, sequence: int | None
+    ) -> _Due:
+        """Submit the batch, which is here already: so wait for room a while before it is refused."""
+        deadline = time.monotonic() + _REFUSED_SECONDS
         with self._answered:
+            self._answered.wait_for(lambda: self._has_room(content_bytes))
             self._call.outstanding += 1
+            self._outstanding_bytes += content_bytes
+        try:
+            while True:
+                try:
+                    admitted = self._intake.admission.hold(content_bytes, self._call.peer.address)
+                    return self._submit(batch, producer, sequence, admitted, content_bytes)
+                except Overloaded:
+                    if self._call.outstanding == 1 and time.monotonic() > deadline:
+                        raise
+                    self._pause()
+        except BaseException:
+            self._end_one(content_bytes)
+            raise
 
-    def _end_one(self) -> None:
+    def _submit(
+        self,
+        batch: pa.RecordBatch,
+        producer: str | None,
+        sequence: int | None,
+        admitted: Admitted,
+        content_bytes: int,
+    ) -> _Due:
+        try:
+            pending = self._intake.submit(self._name, batch, producer=producer, sequence=sequence)
+        except BaseException:
+            admitted.release()
+            raise
+        return _Due(pending, admitted, content_bytes)
+
+    def _has_room(self, content_bytes: int) -> bool:
+        """A batch that is alone may be as large as it is."""
+        if not self._call.outstanding:
+            return True
+        return (
+            self._call.outstanding < OUTSTANDING_MAX
+            and self._outstanding_bytes + content_bytes <= OUTSTANDING_BYTES_MAX
+        )
+
+    def _pause(self) -> None:
+        with self._answered:
+            self._answered.wait(_PAUSE_SECONDS)
+
+    def _end_one(self, content_bytes: int) -> None:
         with self._answered:
             self._call.outstanding -= 1
+            self._outstanding_bytes -= content_bytes
             self._answered.notify_all()
 
     def _hand_over(self, due: _Due) -> None:
@@ -182,7 +212,7 @@ class PutStream:
             if self._failure is None:
                 self._write(Answer(done.first, done.end, done.is_repeat))
         finally:
-            self._end_one()
+            self._end_one(due.content_bytes)
 
     def _fail(self, error: CalveError) -> None:
         """The reading thread may wait for a message that never comes: so tell it at once."""
