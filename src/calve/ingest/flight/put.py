@@ -123,6 +123,7 @@ class PutStream:
         if self._call.is_ending:
             raise stopping()
         if content_bytes > self._bytes_max:
+            pa.default_memory_pool().release_unused()  # a small message may have become large
             raise InvalidRequest(
                 f"a batch of {content_bytes} bytes is too large: {self._bytes_max} are the most "
                 "(ingest.request_bytes_max)",
@@ -134,7 +135,7 @@ class PutStream:
     def _submitted(
         self, batch: pa.RecordBatch, content_bytes: int, producer: str | None, sequence: int | None
     ) -> _Due:
-        """Submit the batch, which is here already: so wait for room a while before it is refused."""
+        """Submit the batch. It is here already: so wait a while for room before it is refused."""
         deadline = time.monotonic() + _REFUSED_SECONDS
         with self._answered:
             self._answered.wait_for(lambda: self._has_room(content_bytes))
