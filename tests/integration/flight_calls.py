@@ -45,7 +45,7 @@ def rows(client: Any, topic: str, **ticket: object) -> list[dict[str, Any]]:
 
 def act(client: Any, action: str, **body: object) -> Any:
     results = client.do_action(flight.Action(action, json.dumps(body).encode()))
-    return [json.loads(result.body.to_pybytes()) for result in results][0]
+    return json.loads(next(iter(results)).body.to_pybytes())
 
 
 def refused(work: Callable[[], object]) -> CalveError:

@@ -397,7 +397,11 @@ def test_a_program_that_ends_has_its_rows_sent(server: FlightServer, intake: Int
         "for number in range(100): client.produce('events', [{'id': number}])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, server.url], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, server.url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert ids_in(intake) == list(range(100))
@@ -441,23 +445,26 @@ def test_a_forked_process_needs_a_client_of_its_own(server: FlightServer) -> Non
         "print(client.produce('events', [{'id': 1}]).result(30).end)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, server.url], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, server.url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert "which forked this one" in done.stdout
     assert done.stdout.splitlines()[-1] == "1"
 
 
 def test_rows_wait_for_a_service_that_comes_back(tmp_path: Path) -> None:
-    with IngestProcess(tmp_path / "lake") as process:
-        with Client(process.url) as client:
-            client.produce("events", [{"id": 0}]).result(30)
-            process.stop()
-            deliveries = [client.produce("events", [{"id": n}]) for n in range(1, 50)]
-            time.sleep(0.5)
-            assert not any(delivery.is_done for delivery in deliveries)
-            process.start()
-            assert [d.result(60).first for d in deliveries] == list(range(1, 50))
-            assert [row["id"] for row in client.read("events").to_pylist()] == list(range(50))
+    with IngestProcess(tmp_path / "lake") as process, Client(process.url) as client:
+        client.produce("events", [{"id": 0}]).result(30)
+        process.stop()
+        deliveries = [client.produce("events", [{"id": n}]) for n in range(1, 50)]
+        time.sleep(0.5)
+        assert not any(delivery.is_done for delivery in deliveries)
+        process.start()
+        assert [d.result(60).first for d in deliveries] == list(range(1, 50))
+        assert [row["id"] for row in client.read("events").to_pylist()] == list(range(50))
 
 
 def test_what_is_not_acknowledged_in_time_fails(tmp_path: Path) -> None:

@@ -381,6 +381,12 @@ def test_actions_make_change_and_delete_topics(client: Any, intake: Intake) -> N
     assert act(client, "topic.describe", topic="events")["offsets"]["durable"] == 0
     act(client, "topic.delete", topic="events")
     assert intake.topics.list() == []
+    act(client, "topic.create", topic="events", columns=[{"name": "id", "type": "long"}])
+    act(client, "topic.alter", topic="events", add_columns=[{"name": "x", "type": "int"}])
+    found = act(client, "topic.describe", topic="events")["columns"]
+    assert [column["name"] for column in found] == ["id", "x"]
+    act(client, "topic.delete", topic="events")
+    assert act(client, "topic.create", topic="letters", kind="messages")["kind"] == "messages"
     assert isinstance(refused(lambda: act(client, "topic.describe", topic="events")), NotFound)
 
 
@@ -408,6 +414,8 @@ def test_every_action_is_described_with_an_example_that_can_be_read(client: Any)
     [("nonsense", b"{}"), ("stats", b""), ("stats", b"{}"), ("stats", b'{"topic": "x", "y": 1}'),
      ("topic.create", b'{"topic": "x", "schema": {"_calve_offset": "long"}}'),
      ("topic.create", b'{"topic": "x", "schema": {"columns": []}}'),
+     ("topic.create", b'{"topic": "x", "schema": "id"}'),
+     ("topic.create", b'{"topic": "x"}'), ("topic.alter", b'{"topic": "x", "nonsense": 1}'),
      ("topic.create", b'{"topic": "x", "schema": {"id": "nonsense"}}'),
      ("flush", b'{"topic": "x", "timeout_seconds": -1}')],
 )  # fmt: skip

@@ -151,9 +151,11 @@ def test_garbage_at_the_port_does_no_harm(serve: Callable[..., Any], content: by
     _, server = serve()
     port = int(server.url.rpartition(":")[2])
     for _ in range(20):
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-            with suppress(OSError):
-                connection.sendall(content)
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+            suppress(OSError),
+        ):
+            connection.sendall(content)
     with flight.FlightClient(server.url) as client:
         assert sent(client, "events", BATCH)["end"] == 2
 
@@ -228,12 +230,17 @@ def test_a_message_beyond_the_bound_is_cut_while_it_comes(tmp_path: Path) -> Non
             huge = pa.record_batch({"zeros": pa.concat_arrays([piece] * 16)})
             writer, _ = put(client, "events", schema=huge.schema)
             with pytest.raises((flight.FlightError, OSError)):
-                for _ in range(2):
-                    writer.write_batch(huge)
-            close_quietly(writer)
+                _write_and_close(writer, huge)
             assert peak.stop() - before < 256 * MIB
         with flight.FlightClient(process.url) as client:
             assert sent(client, "events", BATCH)["end"] == 4
+
+
+def _write_and_close(writer: Any, batch: pa.RecordBatch) -> None:
+    try:
+        writer.write_batch(batch)
+    finally:
+        writer.close()
 
 
 class _Peak:
@@ -258,15 +265,15 @@ def test_many_batches_in_a_row_are_not_taken_for_one_large_message(tmp_path: Pat
     """Also over one connection that several streams share, and though small ones add up."""
     flags = {"ingest__request_bytes_max": MIB, "wal__segment_bytes_max": 8 * MIB}
     with IngestProcess(tmp_path / "lake", **flags) as process:
-        with flight.FlightClient(process.url) as client:
-            large = pa.record_batch({"text": ["x" * 500_000]})
-            streams = [put(client, "events", schema=large.schema) for _ in range(3)]
-            for _ in range(40):
-                for writer, _reader in streams:
-                    writer.write_batch(large)
-                for _writer, reader in streams:
-                    assert answer(reader)["end"]
-            close_quietly(*(writer for writer, _ in streams))
+        client = flight.FlightClient(process.url)
+        large = pa.record_batch({"text": ["x" * 500_000]})
+        streams = [put(client, "events", schema=large.schema) for _ in range(3)]
+        for _ in range(40):
+            for writer, _reader in streams:
+                writer.write_batch(large)
+            for _writer, reader in streams:
+                assert answer(reader)["end"]
+        close_quietly(*(writer for writer, _ in streams), client)
 
 
 def test_a_schema_beyond_the_bound_is_refused(serve: Callable[..., Any]) -> None:

@@ -75,10 +75,10 @@ class IngestProcess:
 
 def main(words: list[str]) -> None:
     flags = dict(word.split("=", 1) for word in words)
-    with Intake(load_settings(flags=flags, environ={}).settings) as intake:
-        with FlightServer(intake) as server:
-            print(server.url, flush=True)
-            sys.stdin.read()
+    settings = load_settings(flags=flags, environ={}).settings
+    with Intake(settings) as intake, FlightServer(intake) as server:
+        print(server.url, flush=True)
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class Delivery:
         self._missing = 1  # pieces that are not decided; one stands for those still to come
         self._done: Delivered | CalveError | None = None  # of the pieces so far
         self._awaited: threading.Event | None = None
-        self._callbacks: list[Callable[[Delivery], None]] = []
+        self._callbacks: list[Callable[[Delivery], object]] = []
         self.is_seen = False  # whether somebody was told, or will be
 
     @property
@@ -78,7 +78,7 @@ class Delivery:
         """What kept the rows from being appended; None while that is not decided, and if not."""
         return self._done if self.is_done and isinstance(self._done, CalveError) else None
 
-    def add_done_callback(self, callback: Callable[[Delivery], None]) -> None:
+    def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Call back once it is decided, from the client's thread; at once if it is already."""
         self.is_seen = True
         with self._lock:
