@@ -106,7 +106,7 @@ class Watch:
         since = self._calls.now() - self._idle_seconds
         calls = self._calls.opened()
         kept = {c.peer.address for c in calls if c.is_busy or c.touched_at > since}
-        idle = {c.peer.address for c in calls if c.touched_at <= since and not c.is_busy}
+        idle = {c.peer.address for c in calls}
         # A call of which nothing came is not among them: its connection is silent.
         silent = {a for a, t in traffic.items() if t.silent_ms > self._idle_seconds * 1_000}
         self._end((idle | silent) - kept, "nothing happened on it for ingest.idle_seconds_max")
