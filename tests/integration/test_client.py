@@ -20,6 +20,7 @@ import pytest
 
 import calve
 from calve import Client
+from calve.client.stream import Stream
 from calve.errors import (
     CalveError,
     Conflict,
@@ -30,7 +31,9 @@ from calve.errors import (
 )
 from calve.ingest import Intake
 from calve.ingest.flight import FlightServer
+from calve.ingest.flight.put import PutStream
 from calve.model import TableName
+from calve.protocol import Answer
 from calve.wal import Kind
 from tests.conftest import MakeSettings
 from tests.servers.ingest import ROOT, IngestProcess
@@ -227,10 +230,22 @@ def test_topics_that_change_their_columns_in_between(client: Client, intake: Int
     assert ids_in(intake) == list(range(20))
 
 
-def test_dicts_with_other_keys_each_time_share_a_stream(client: Client, intake: Intake) -> None:
+def test_dicts_with_other_keys_each_time_share_a_stream(
+    client: Client, intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams: list[Stream] = []
+
+    def counted(*given: Any, **named: Any) -> Stream:
+        streams.append(Stream(*given, **named))
+        return streams[-1]
+
+    monkeypatch.setattr("calve.client.sender.Stream", counted)
     for number in range(200):
-        client.produce("events", [{"id": number, f"key{number % 5}": number}])
+        delivery = client.produce("events", [{"id": number, f"key{number % 5}": number}])
+        if number % 10 < 5:
+            delivery.result(30)
     client.flush()
+    assert len(streams) <= 5
     assert ids_in(intake) == list(range(200))
     assert len(client.describe_topic("events")["columns"]) == 6
 
@@ -465,6 +480,30 @@ def test_rows_wait_for_a_service_that_comes_back(tmp_path: Path) -> None:
         process.start()
         assert [d.result(60).first for d in deliveries] == list(range(1, 50))
         assert [row["id"] for row in client.read("events").to_pylist()] == list(range(50))
+
+
+def test_rows_whose_acknowledgement_was_lost_are_not_appended_again(
+    server: FlightServer, intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks when the rows are durable and nobody was told."""
+    lost: list[Answer] = []
+    write = PutStream._write
+
+    def lose(stream: PutStream, answer: Answer) -> None:
+        if len(lost) < 3:
+            lost.append(answer)
+            server._connections.shut()
+        else:
+            write(stream, answer)
+
+    monkeypatch.setattr(PutStream, "_write", lose)
+    with Client(server.url) as client:
+        client.create_topic("events", schema={"id": "long"})
+        found = [client.produce("events", [{"id": n}]).result(30) for n in range(10)]
+    assert found[0] == (0, 1, True)
+    assert [each.first for each in found] == list(range(10))
+    assert ids_in(intake) == list(range(10))
+    assert len(lost) == 3
 
 
 def test_what_is_not_acknowledged_in_time_fails(tmp_path: Path) -> None:
