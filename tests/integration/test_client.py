@@ -25,6 +25,7 @@ from calve.errors import (
     CalveError,
     Conflict,
     InvalidRequest,
+    InvalidSettings,
     NotFound,
     Overloaded,
     Unavailable,
@@ -37,6 +38,7 @@ from calve.protocol import Answer
 from calve.wal import Kind
 from tests.conftest import MakeSettings
 from tests.servers.ingest import ROOT, IngestProcess
+from tests.servers.tls import Authority
 
 EVENTS = TableName.parse("events")
 
@@ -334,6 +336,25 @@ def test_where_no_service_is_the_error_says_how_to_start_one() -> None:
     with pytest.raises(Unavailable, match="no service answers"):
         client.topics()
     client.close()
+
+
+def test_rows_go_over_tls(make_settings: MakeSettings, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.server_files()
+    settings = make_settings(
+        ingest__flight_port=0, ingest__tls_cert=str(certificate), ingest__tls_key=str(key)
+    )
+    with Intake(settings) as intake, FlightServer(intake) as server:
+        assert server.url.startswith("grpc+tls://")
+        with Client(server.url, tls_root_certs=authority.pem.read_bytes()) as client:
+            assert client.produce("events", [{"id": 1}]).result(30) == (0, 1, False)
+        plain = Client(server.url.replace("+tls", ""), connect_timeout_seconds=0.1)
+        with pytest.raises(Unavailable):
+            plain.produce("events", [{"id": 1}]).result(30)
+        plain.close()
+    without_key = make_settings(ingest__flight_port=0, ingest__tls_cert=str(certificate))
+    with Intake(without_key) as intake, pytest.raises(InvalidSettings, match="together"):
+        FlightServer(intake).start()
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "127.0.0.1:8815", "grpc://", "tcp://x"])
