@@ -1,0 +1,93 @@
+"""The ingest process, as a supervisor starts it: `python -m calve.service.ingest`.
+
+It reads one line of JSON, an Order, from standard input, and writes one, a Report, to standard
+output: where it listens, or why it cannot. SIGTERM, SIGINT, or the end of standard input, which is
+the end of its parent, has it drain: what was accepted is answered, then it ends with 0. A second
+signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from calve.errors import EXIT_INTERRUPTED, CalveError
+from calve.ingest import Intake
+from calve.log import configure_logs
+from calve.protocol import problem_of
+from calve.service.orders import Order, Report
+from calve.service.serving import Serving
+from calve.settings import load_settings
+
+if TYPE_CHECKING:
+    from calve.settings import Settings
+
+_INPUT: Final = 0
+_READ_BYTES: Final = 65_536
+
+
+def main() -> int:
+    ending = _ending()
+    try:
+        settings = _settings()
+        configure_logs(settings)
+        _serve(settings, ending)
+    except CalveError as error:
+        _report(Report(problem=problem_of(error)))
+        return error.exit_code
+    return 0
+
+
+def _serve(settings: Settings, ending: threading.Event) -> None:
+    watch = threading.Thread(target=_until_input_ends, args=(ending,), daemon=True)
+    with Intake(settings) as intake, Serving(intake) as serving:
+        _report(Report(addresses=serving.addresses))
+        watch.start()
+        ending.wait()
+
+
+def _until_input_ends(ending: threading.Event) -> None:
+    while os.read(_INPUT, _READ_BYTES):
+        pass
+    ending.set()
+
+
+def _settings() -> Settings:
+    order = msgspec.json.decode(_first_line(), type=Order)
+    return load_settings(config=order.config, flags=order.flags).settings
+
+
+def _first_line() -> bytes:
+    # Read without a buffer of Python's, in which the thread that waits for the end would be caught.
+    line = b""
+    while not line.endswith(b"\n") and (more := os.read(_INPUT, _READ_BYTES)):
+        line += more
+    return line
+
+
+def _ending() -> threading.Event:
+    """Set when the process is asked to end; asked twice, it is gone."""
+    ending = threading.Event()
+
+    def asked(*_: object) -> None:
+        if ending.is_set():
+            os._exit(EXIT_INTERRUPTED)
+        ending.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, asked)
+    return ending
+
+
+def _report(report: Report) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

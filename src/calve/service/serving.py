@@ -1,0 +1,65 @@
+"""The doors of an ingest process: Flight and HTTP before one intake, opened and closed together."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from calve.ingest.flight import FlightServer
+from calve.parts import load_part
+from calve.service.announcement import Addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from calve.ingest import Intake
+
+GRACE_SECONDS: Final = 20.0
+
+
+class Serving:
+    """Takes rows over the network into one intake, from its making to its end.
+
+    A context manager. The intake stays the caller's, to be closed after this.
+    """
+
+    def __init__(self, intake: Intake, *, at_end: Callable[[], None] | None = None) -> None:
+        """Listen where the settings say; Unavailable if an address is taken.
+
+        `at_end` is called once, after the last answer has gone.
+        """
+        self._lock = threading.Lock()
+        self._closing = ExitStack()
+        if at_end is not None:
+            self._closing.callback(at_end)
+        try:
+            self.addresses = self._opened(intake)
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def _opened(self, intake: Intake) -> Addresses:
+        http = load_part("server", "calve.ingest.http").HttpServer(intake)
+        flight = FlightServer(intake)
+        urls = []
+        for server in (flight, http):
+            urls.append(server.start())
+            self._closing.callback(server.stop, GRACE_SECONDS)
+        return Addresses(flight=urls[0], http=urls[1])
+
+    def close(self) -> None:
+        """Take nothing more in, answer what was accepted, and end; again does nothing."""
+        with self._lock:
+            closing, self._closing = self._closing, ExitStack()
+            closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Serving({self.addresses.flight!r}, {self.addresses.http!r})"
