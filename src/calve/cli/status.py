@@ -54,7 +54,7 @@ def _print(found: LakeStatus) -> None:
             click.echo(f"      {finding.hint}")
     service = found.service
     if service is not None:
-        click.echo(f"ok    the service is running since {service.since:%Y-%m-%d %H:%M:%S} UTC")
+        click.echo(f"up    since {service.since:%Y-%m-%d %H:%M:%S} UTC, process {service.pid}")
         click.echo(f"      {service.addresses.http}  {service.addresses.flight}")
     if found.log is not None:
         click.echo(_log_line(found.log))
@@ -73,7 +73,7 @@ def _print(found: LakeStatus) -> None:
 
 def _log_line(log: LogStatus) -> str:
     return (
-        f"ok    the log has {_size(log.bytes)} of {_size(log.bytes_max)}; its disk has "
+        f"log   it has {_size(log.bytes)} of {_size(log.bytes_max)}; its disk has "
         f"{_size(log.free_bytes)} free, {_size(log.free_bytes_min)} of which stay so"
     )
 

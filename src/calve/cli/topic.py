@@ -221,7 +221,7 @@ def delete(call: Call, topic: str, *, server: str | None, dry_run: bool, yes: bo
         print_json({"topic": found["name"], "dry_run": dry_run, "rows_in_log_only": only_here})
     else:
         done = "would be deleted" if dry_run else "is deleted"
-        say(f"the topic {topic} {done}; {only_here:,} rows were in its log alone")
+        say(f"the topic {topic} {done}; rows in its log alone: {only_here:,}")
 
 
 @click.command()
@@ -322,7 +322,9 @@ def _seconds(text: str | None) -> int | None:
         return None
     found = _DURATION.fullmatch(text.strip())
     if found is None or int(found[1]) == 0:
-        raise click.UsageError(f"--retention takes a time such as 30d, 12h or forever, not {text!r}")
+        raise click.UsageError(
+            f"--retention takes a time such as 30d, 12h or forever, not {text!r}"
+        )
     return int(found[1]) * _UNITS[found[2]]
 
 

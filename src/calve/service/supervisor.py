@@ -78,6 +78,12 @@ class Supervisor:
         self._restart_at: float | None = None
 
     @property
+    def addresses(self) -> Addresses:
+        """Where the service listens; known once it was started, and the same from then on."""
+        assert self._ready is not None
+        return self._ready
+
+    @property
     def pid(self) -> int | None:
         """The ingest process as it runs now."""
         child = self._child

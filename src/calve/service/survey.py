@@ -17,7 +17,7 @@ from calve.paths import DataLayout
 from calve.service.announcement import Announced, running_service
 from calve.state import open_state
 from calve.topics.registry import TopicRegistry
-from calve.topics.topic import as_plain
+from calve.topics.document import document_of
 from calve.wal.files import OsFiles
 from calve.wal.inspect import LogDescription, describe_log
 from calve.wal.layout import LogLayout
@@ -114,7 +114,7 @@ def topics_on_disk(settings: Settings) -> list[dict[str, Any]]:
     log, _ = _look_at_log(settings)
     return [
         {
-            **as_plain(topic),
+            **document_of(topic),
             "offsets": {"first": at.first, "durable": at.durable, "committed": at.committed},
         }
         for topic, at in _topics(settings, log)
