@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
+from calve.errors import Unavailable
 from calve.ingest.flight import FlightServer
 from calve.parts import load_part
 from calve.service.announcement import Addresses
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from calve.ingest import Intake
+    from calve.settings.tree import IngestSettings
 
 GRACE_SECONDS: Final = 20.0
 
@@ -42,6 +45,7 @@ class Serving:
 
     def _opened(self, intake: Intake) -> Addresses:
         http = load_part("server", "calve.ingest.http").HttpServer(intake)
+        _require_free(intake.settings.ingest)
         flight = FlightServer(intake)
         urls = []
         for server in (flight, http):
@@ -63,3 +67,19 @@ class Serving:
 
     def __repr__(self) -> str:
         return f"Serving({self.addresses.flight!r}, {self.addresses.http!r})"
+
+
+def _require_free(settings: IngestSettings) -> None:
+    """Find out before gRPC does, which says it with words of its own on standard error."""
+    address = (settings.host, settings.flight_port)
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot listen on {settings.host}:{settings.flight_port} for Flight: "
+                f"{error.strerror}",
+                hint="another process may have the port: choose ingest.flight_port, 0 for any",
+            ) from error
