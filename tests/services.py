@@ -36,7 +36,17 @@ class Up:
     def __init__(self, data: Path, *arguments: str, ports: tuple[str, ...] = FREE_PORTS) -> None:
         self.data = data
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, "up", "--data", str(data), "--json", *ports, *arguments],
+            [
+                sys.executable,
+                "-c",
+                _PROGRAM,
+                "up",
+                "--data",
+                str(data),
+                "--json",
+                *ports,
+                *arguments,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -114,4 +124,6 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     # One that has ended and waits to be collected is not alive.
-    return not Path(f"/proc/{pid}/stat").exists() or " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    return (
+        not Path(f"/proc/{pid}/stat").exists() or " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _SCHEMES: Final = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+PATIENCE_SECONDS: Final = 120.0
 _REQUEST_SECONDS: Final = 60.0
 _DELAY_SECONDS_MIN: Final = 0.1
 _DELAY_SECONDS_MAX: Final = 5.0
@@ -47,9 +48,7 @@ class _Described(msgspec.Struct, frozen=True):
 class Poster:
     """Sends bodies to one topic, one after the other. Not safe to share between threads."""
 
-    def __init__(
-        self, url: str, topic: str, *, sets_aside: bool, timeout_seconds: float = 120.0
-    ) -> None:
+    def __init__(self, url: str, topic: str, *, sets_aside: bool) -> None:
         """With `sets_aside`, bad rows go to the dead letters instead of failing their body."""
         address = urlsplit(url)
         if address.scheme not in _SCHEMES or not address.hostname:
@@ -65,11 +64,10 @@ class Poster:
         self._rows = "/rows?on_error=dead_letter" if sets_aside else "/rows"
         self._producer = uuid4().hex
         self._sequence = 0
-        self._timeout_seconds = timeout_seconds
 
     def post(self, content: bytes, media_type: str) -> Posted:
         """Send rows, and return when they are durable; CalveError if they cannot be."""
-        deadline = time.monotonic() + self._timeout_seconds
+        deadline = time.monotonic() + PATIENCE_SECONDS
         delay = _DELAY_SECONDS_MIN
         while True:
             try:
