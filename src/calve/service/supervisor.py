@@ -89,6 +89,10 @@ class Supervisor:
         child = self._child
         return None if child is None else child.pid
 
+    @property
+    def has_ended(self) -> bool:
+        return self._has_ended.is_set()
+
     def start(self) -> Addresses:
         """Start everything, and return when it is ready; or raise what keeps it from that."""
         self._announcement = Announcement(self._settings, clock=self._clock)
