@@ -55,7 +55,8 @@ SECTION_NOTES: Final = {
         "is in [choosing a catalog](../guides/choosing-a-catalog.md#retries-and-time-outs)."
     ),
     "ingest": (
-        "`tls_cert` and `tls_key` come together. How a client meets the bounds is in "
+        "For [`calve up`](../guides/running.md) and `lake.serve()`. `tls_cert` and `tls_key` come "
+        "together. How a client meets the bounds is in "
         "[producing over Flight](../guides/producing-flight.md#limits)."
     ),
     "state": "SQLite; PostgreSQL and etcd are refused in this version.",
@@ -292,7 +293,7 @@ def errors_page() -> list[str]:
             ],
         ),
         "",
-        "The HTTP status is what a server will answer; there is no server yet.",
+        "The HTTP status is what the service answers.",
         "",
         "## Exit codes",
         "",

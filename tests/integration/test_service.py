@@ -14,6 +14,8 @@ import pytest
 import calve
 import calve.model
 from calve import Client
+from calve.clock import SystemClock
+from calve.doctor import Status, examine
 from calve.errors import Conflict
 from calve.lake import Lake
 from calve.service.announcement import Announced, running_service
@@ -213,6 +215,15 @@ def test_an_embedded_service_shares_the_lakes_intake(make_settings: MakeSettings
             lake.serve()
     assert running_service(settings) is None
     assert rows_in_log(settings, "events") == [1, 2, 3]
+
+
+def test_the_doctor_knows_the_ports_of_the_lakes_own_service(make_settings: MakeSettings) -> None:
+    with calve.open(make_settings(**FREE)) as lake, lake.serve() as serving:
+        flight, http = serving.addresses.ports()
+        settings = make_settings(ingest__flight_port=flight, ingest__http_port=http)
+        checks = {check.name: check for check in examine(settings, SystemClock())}
+    assert checks["port flight"].detail.endswith("is the running service's")
+    assert checks["port http"].status is Status.OK
 
 
 def test_a_lake_that_closes_ends_its_service_first(make_settings: MakeSettings) -> None:

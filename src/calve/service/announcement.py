@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -34,6 +35,10 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
 
     flight: str
     http: str
+
+    def ports(self) -> tuple[int | None, int | None]:
+        """Those of Flight and of HTTP."""
+        return urlsplit(self.flight).port, urlsplit(self.http).port
 
 
 class Announced(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -209,10 +208,8 @@ class Supervisor:
 
 def _at(order: Order, addresses: Addresses) -> Order:
     """The same order with the ports that were found free, which clients know by now."""
-    ports = {
-        "ingest.flight_port": urlsplit(addresses.flight).port,
-        "ingest.http_port": urlsplit(addresses.http).port,
-    }
+    flight, http = addresses.ports()
+    ports = {"ingest.flight_port": flight, "ingest.http_port": http}
     return msgspec.structs.replace(order, flags={**order.flags, **ports})
 
 
