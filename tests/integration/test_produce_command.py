@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,12 +19,17 @@ import pytest
 import calve
 from calve.lake import Lake
 from calve.model import TableName
+from calve.service.survey import survey
 from calve.wal import Kind, LogReader
 from tests.commands import Run, run_command
-from tests.services import environment, settings_of
+from tests.services import environment, settings_of, up, wait_until
 
 Calve = Callable[..., Run]
-ROWS: list[dict[str, Any]] = [{"id": 1, "name": "Zoë"}, {"id": 2, "name": None}, {"id": 3, "name": 'a "b", c'}]
+ROWS: list[dict[str, Any]] = [
+    {"id": 1, "name": "Zoë"},
+    {"id": 2, "name": None},
+    {"id": 3, "name": 'a "b", c'},
+]
 
 
 @pytest.fixture
@@ -247,3 +254,28 @@ def test_a_file_larger_than_memory_may_hold_is_streamed(data: Path) -> None:
     assert kib < 300 << 10, f"{kib:,} KiB"
     with Lake(settings_of(data)) as lake:
         assert lake.intake.offsets(TableName.parse("events")).durable == 200 * 1_024
+
+
+@pytest.mark.parametrize("door", ["flight", "http"])
+def test_a_service_that_is_killed_on_the_way_gets_every_row_once(data: Path, door: str) -> None:
+    count = 60_000
+    file = data.parent / "rows.ndjson"
+    file.write_text("".join(f'{{"id": {n}, "pad": "{"x" * 200}"}}\n' for n in range(count)))
+    with up(data) as service:
+        at = service.addresses()
+        command = [sys.executable, "-c", "from calve.cli.main import calve; calve()", "produce"]
+        options = ["events", "--data", str(file), "--server", at[door], "--json"]
+        with subprocess.Popen(
+            [*command, *options], stdout=subprocess.PIPE, text=True, env=environment()
+        ) as sending:
+            wait_until(lambda: durable(data) > 0)
+            os.kill(service.ingest_pid, signal.SIGKILL)
+            out, _ = sending.communicate(timeout=120)
+        assert sending.returncode == 0
+        assert json.loads(out)["rows"] == count
+    assert [row["id"] for row in in_log(data)[0]] == list(range(count))
+
+
+def durable(data: Path) -> int:
+    topics = survey(settings_of(data)).topics
+    return topics[0].durable if topics else 0

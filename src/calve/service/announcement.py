@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from calve.clock import Clock, SystemClock
-from calve.errors import Conflict, Denied
+from calve.errors import Conflict, Denied, InvalidSettings
 from calve.paths import DataLayout
 from calve.wal.files import FileLock, OsFiles
 
@@ -116,9 +116,14 @@ def _read(place: _Place) -> Announced | None:
 
 def _taken(place: _Place) -> FileLock | None:
     try:
-        place.lock.parent.mkdir(parents=True, exist_ok=True)
+        _FILES.make_directory(place.lock.parent)
         place.lock.touch()
         lock = _FILES.lock(place.lock)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InvalidSettings(
+            f"data: {place.lock.parent.parent} is not a directory",
+            hint="name a directory, or a new path",
+        ) from error
     except OSError as error:
         raise Denied(
             f"{place.lock.parent} cannot be written: {error.strerror}",
