@@ -201,7 +201,7 @@ def test_kills_of_ingest_lose_and_double_nothing(
 def test_kills_of_two_partitions_lose_and_double_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tell(capsys, torment_two(tmp_path, rounds=3, producers=40, seed=2))
+    tell(capsys, torment_two(tmp_path, rounds=2, producers=20, seed=2))
 
 
 @pytest.mark.torture

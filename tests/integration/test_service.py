@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -13,12 +14,12 @@ import pytest
 
 import calve
 import calve.model
-from calve import Client
-from calve.clock import SystemClock
-from calve.doctor import Status, examine
-from calve.errors import Conflict
+from calve import Client, doctor
+from calve.errors import Conflict, Unavailable
 from calve.lake import Lake
 from calve.service.announcement import Announced, running_service
+from calve.service.orders import Order
+from calve.service.supervisor import Backoff, Supervisor
 from calve.settings import Settings
 from tests.conftest import MakeSettings
 from tests.services import Up, is_alive, post_rows, settings_of, up, wait_until
@@ -222,9 +223,11 @@ def test_the_doctor_knows_the_ports_of_the_lakes_own_service(make_settings: Make
     with calve.open(make_settings(**FREE)) as lake, lake.serve() as serving:
         flight, http = serving.addresses.ports()
         settings = make_settings(ingest__flight_port=flight, ingest__http_port=http)
-        checks = {check.name: check for check in examine(settings, SystemClock())}
-    assert checks["port flight"].detail.endswith("is the running service's")
-    assert checks["port http"].status is Status.OK
+        for port in (flight, http):
+            assert port is not None
+            assert doctor._port(settings, port).endswith("is the running service's")
+    with pytest.raises(Unavailable), socket.create_server(("127.0.0.1", http or 0)):
+        doctor._port(settings, http or 0)
 
 
 def test_a_lake_that_closes_ends_its_service_first(make_settings: MakeSettings) -> None:
@@ -237,3 +240,40 @@ def test_a_lake_that_closes_ends_its_service_first(make_settings: MakeSettings) 
     serving.close()
     with calve.open(settings) as lake, lake.serve() as again:
         assert post_rows(again.addresses.http, "events", [{"id": 2}])["end"] == 2
+
+
+def test_a_supervisor_that_is_closed_while_it_waits_starts_nothing_more(data: Path) -> None:
+    flags: dict[str, object] = {"data": str(data), "ingest.http_port": 0, "ingest.flight_port": 0}
+    words: list[str] = []
+    supervisor = Supervisor(
+        settings_of(data),
+        Order(flags=flags),
+        say=words.append,
+        backoff=Backoff(initial_seconds=600, max_seconds=600),
+    )
+    supervisor.start()
+    before = supervisor.pid
+    assert before is not None
+    looking_after = threading.Thread(target=supervisor.run)
+    looking_after.start()
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: any("started again" in each for each in words))
+    supervisor.stop()
+    looking_after.join(10)
+    assert not looking_after.is_alive()
+    supervisor.close()
+    assert supervisor.pid == before
+    assert running_service(settings_of(data)) is None
+
+
+def test_a_processs_words_come_out_behind_its_name(data: Path) -> None:
+    with Lake(settings_of(data)) as lake:
+        lake.produce("orders", [{"id": 1}])
+    (data / "_calve" / "wal").rename(data.parent / "lost")
+    with up(data) as service:
+        service.addresses()
+        service.signal(signal.SIGTERM)
+        _, words = service.ended()
+    told = [line for line in words.splitlines() if "topic orders stops" in line]
+    assert len(told) == 1
+    assert told[0].startswith("ingest: ")

@@ -27,26 +27,29 @@ from calve.settings import load_settings
 if TYPE_CHECKING:
     from calve.settings import Settings
 
-_INPUT: Final = 0
+_INPUT, _OUTPUT, _ERRORS = 0, 1, 2
 _READ_BYTES: Final = 65_536
 
 
 def main() -> int:
     ending = _ending()
+    # What libraries print must not be taken for the report.
+    reports = os.dup(_OUTPUT)
+    os.dup2(_ERRORS, _OUTPUT)
     try:
         settings = _settings()
         configure_logs(settings)
-        _serve(settings, ending)
+        _serve(settings, ending, reports)
     except CalveError as error:
-        _report(Report(problem=problem_of(error)))
+        _report(reports, Report(problem=problem_of(error)))
         return error.exit_code
     return 0
 
 
-def _serve(settings: Settings, ending: threading.Event) -> None:
+def _serve(settings: Settings, ending: threading.Event, reports: int) -> None:
     watch = threading.Thread(target=_until_input_ends, args=(ending,), daemon=True)
     with Intake(settings) as intake, Serving(intake) as serving:
-        _report(Report(addresses=serving.addresses))
+        _report(reports, Report(addresses=serving.addresses))
         watch.start()
         ending.wait()
 
@@ -84,9 +87,8 @@ def _ending() -> threading.Event:
     return ending
 
 
-def _report(report: Report) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-    sys.stdout.buffer.flush()
+def _report(descriptor: int, report: Report) -> None:
+    os.write(descriptor, msgspec.json.encode(report) + b"\n")
 
 
 if __name__ == "__main__":

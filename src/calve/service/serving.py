@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from calve.ingest import Intake
+    from calve.ingest.http import HttpServer
     from calve.settings.tree import IngestSettings
 
 GRACE_SECONDS: Final = 20.0
@@ -34,13 +36,12 @@ class Serving:
         `at_end` is called once, after the last answer has gone.
         """
         self._lock = threading.Lock()
-        self._closing = ExitStack()
-        if at_end is not None:
-            self._closing.callback(at_end)
+        self._servers: list[FlightServer | HttpServer] = []
+        self._at_end = at_end
         try:
             self.addresses = self._opened(intake)
         except BaseException:
-            self._closing.close()
+            self.close()
             raise
 
     def _opened(self, intake: Intake) -> Addresses:
@@ -50,14 +51,19 @@ class Serving:
         urls = []
         for server in (flight, http):
             urls.append(server.start())
-            self._closing.callback(server.stop, GRACE_SECONDS)
+            self._servers.append(server)
         return Addresses(flight=urls[0], http=urls[1])
 
     def close(self) -> None:
         """Take nothing more in, answer what was accepted, and end; again does nothing."""
-        with self._lock:
-            closing, self._closing = self._closing, ExitStack()
-            closing.close()
+        with self._lock, ExitStack() as closing:
+            at_end, self._at_end = self._at_end, None
+            if at_end is not None:
+                closing.callback(at_end)
+            servers, self._servers = self._servers, []
+            if servers:  # all at once: none takes rows in while another one drains
+                pool = closing.enter_context(ThreadPoolExecutor(len(servers)))
+                list(pool.map(lambda server: server.stop(GRACE_SECONDS), servers))
 
     def __enter__(self) -> Self:
         return self

@@ -126,7 +126,9 @@ class Supervisor:
     def close(self) -> None:
         """End what still runs, at once, and let go of everything; again does nothing."""
         self._is_ending = True
-        if self._child is not None and not self._has_ended.is_set():
+        if self._restart_at is not None:
+            self._has_ended.set()
+        elif self._child is not None and not self._has_ended.is_set():
             self._child.end()
             while not self._has_ended.is_set():
                 self._step()
@@ -160,13 +162,18 @@ class Supervisor:
         if report.problem is not None:
             self._problem = error_of(report.problem)
         if report.addresses is not None:
-            is_again = self._ready is not None
+            if self._ready is not None:
+                self._say(f"{child.name} is back, as process {child.pid}")
             self._ready = report.addresses
             self._order = _at(self._order, report.addresses)
-            assert self._announcement is not None
-            self._announcement.tell(report.addresses, {child.name: child.pid})
-            if is_again:
-                self._say(f"{child.name} is back, as process {child.pid}")
+            self._announce({child.name: child.pid})
+
+    def _announce(self, processes: dict[str, int]) -> None:
+        assert self._announcement is not None
+        try:
+            self._announcement.tell(self.addresses, processes)
+        except OSError as error:
+            self._say(f"the service runs, but commands cannot find it: {error}")
 
     def _ended(self, child: Child) -> None:
         problem, self._problem = self._problem, None

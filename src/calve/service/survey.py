@@ -16,8 +16,8 @@ from calve.errors import CalveError, NotFound
 from calve.paths import DataLayout
 from calve.service.announcement import Announced, running_service
 from calve.state import open_state
-from calve.topics.registry import TopicRegistry
 from calve.topics.document import document_of
+from calve.topics.registry import TopicRegistry
 from calve.wal.files import OsFiles
 from calve.wal.inspect import LogDescription, describe_log
 from calve.wal.layout import LogLayout
