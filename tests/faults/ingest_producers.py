@@ -148,7 +148,9 @@ class Notes:
         return note
 
 
-def produce(door: Door, notes: Notes, producer: int, ending: threading.Event, *, once: bool) -> None:
+def produce(
+    door: Door, notes: Notes, producer: int, ending: threading.Event, *, once: bool
+) -> None:
     pause = random.Random(producer)
     next_sequence = [0]
     note = notes.of(producer, next_sequence)

@@ -160,12 +160,14 @@ def check(wal: Path, notes: Path, partition: int = 0) -> int:
 def torment(tmp_path: Path, *, rounds: int, producers: int, seed: int) -> str:
     notes = tmp_path / "notes"
     moments = random.Random(seed)
-    with running(tmp_path / "lake") as service:
-        with producing(service.supervisor.addresses, notes, producers):
-            for _ in range(rounds):
-                time.sleep(moments.uniform(0.1, 1.5))  # the moment of death is the test
-                service.kill()
-            wait_until(lambda: len({p for p, *_ in noted(notes)}) == producers, 60)
+    with (
+        running(tmp_path / "lake") as service,
+        producing(service.supervisor.addresses, notes, producers),
+    ):
+        for _ in range(rounds):
+            time.sleep(moments.uniform(0.1, 1.5))  # the moment of death is the test
+            service.kill()
+        wait_until(lambda: len({p for p, *_ in noted(notes)}) == producers, 60)
     acknowledged = check(tmp_path / "wal-0", notes)
     return f"\n{rounds} kills, {producers} producers, {acknowledged} batches acknowledged"
 
@@ -220,11 +222,13 @@ def test_50_kills_of_two_partitions_lose_and_double_nothing(
 
 def test_a_stop_under_load_answers_whatever_it_took_in(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    with running(tmp_path / "lake") as service:
-        with producing(service.supervisor.addresses, notes, 100, "once"):
-            wait_until(lambda: notes.exists() and len({p for p, *_ in noted(notes)}) == 100, 60)
-            service.supervisor.stop()
-            wait_until(lambda: service.ready_pid() is None or service.supervisor.has_ended, 60)
+    with (
+        running(tmp_path / "lake") as service,
+        producing(service.supervisor.addresses, notes, 100, "once"),
+    ):
+        wait_until(lambda: notes.exists() and len({p for p, *_ in noted(notes)}) == 100, 60)
+        service.supervisor.stop()
+        wait_until(lambda: service.supervisor.has_ended, 60)
     assert check(tmp_path / "wal-0", notes) >= 100
     told = {(producer, sequence) for producer, sequence, *_ in noted(notes)}
     appended = {(producer, sequence) for producer, sequence, _ in in_log(tmp_path / "wal-0", 0)}
