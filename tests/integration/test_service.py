@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -240,6 +241,25 @@ def test_a_lake_that_closes_ends_its_service_first(make_settings: MakeSettings) 
     serving.close()
     with calve.open(settings) as lake, lake.serve() as again:
         assert post_rows(again.addresses.http, "events", [{"id": 2}])["end"] == 2
+
+
+def test_signals_to_the_whole_group_drain_all_the_same(data: Path) -> None:
+    with up(data) as service:
+        at = service.addresses()
+        host, port = at["http"].removeprefix("http://").split(":")
+        body = b'{"id": 1}\n'
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall(
+                b"POST /v1/topics/events/rows HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                b"Content-Type: application/x-ndjson\r\nContent-Length: 10\r\n\r\n" + body[:5]
+            )
+            wait_until(lambda: json.load(urlopen(f"{at['http']}/v1/status"))["requests"] >= 2)
+            for pid in (service.ingest_pid, service.process.pid, service.ingest_pid):
+                os.kill(pid, signal.SIGTERM)
+            slow.sendall(body[5:])
+            assert slow.recv(1000).startswith(b"HTTP/1.1 200 ")
+        assert service.ended()[0] == 0
+    assert rows_in_log(settings_of(data), "events") == [1]
 
 
 def test_a_supervisor_that_is_closed_while_it_waits_starts_nothing_more(data: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -63,7 +62,7 @@ class Child:
         return self._process.poll()
 
     def ask_to_end(self) -> None:
-        """Have it drain; a second time, end at once."""
+        """Have it drain."""
         self._signal(signal.SIGTERM)
 
     def end(self) -> None:
@@ -76,7 +75,8 @@ class Child:
     def _give(self, order: Order) -> None:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # then it has ended already, and is told as such
-            os.write(self._process.stdin.fileno(), msgspec.json.encode(order) + b"\n")
+            self._process.stdin.write(msgspec.json.encode(order) + b"\n")
+            self._process.stdin.flush()
 
     def _listen(self, words: threading.Thread) -> None:
         assert self._process.stdout is not None

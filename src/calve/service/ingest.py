@@ -2,8 +2,8 @@
 
 It reads one line of JSON, an Order, from standard input, and writes one, a Report, to standard
 output: where it listens, or why it cannot. SIGTERM, SIGINT, or the end of standard input, which is
-the end of its parent, has it drain: what was accepted is answered, then it ends with 0. A second
-signal ends it at once.
+the end of its parent, has it drain: what was accepted is answered, then it ends with 0. Signals
+after the first change nothing: whoever ends a whole group of processes sends one more.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from calve.errors import EXIT_INTERRUPTED, CalveError
+from calve.errors import CalveError
 from calve.ingest import Intake
 from calve.log import configure_logs
 from calve.protocol import problem_of
@@ -47,10 +48,9 @@ def main() -> int:
 
 
 def _serve(settings: Settings, ending: threading.Event, reports: int) -> None:
-    watch = threading.Thread(target=_until_input_ends, args=(ending,), daemon=True)
+    threading.Thread(target=_until_input_ends, args=(ending,), daemon=True).start()
     with Intake(settings) as intake, Serving(intake) as serving:
         _report(reports, Report(addresses=serving.addresses))
-        watch.start()
         ending.wait()
 
 
@@ -74,21 +74,16 @@ def _first_line() -> bytes:
 
 
 def _ending() -> threading.Event:
-    """Set when the process is asked to end; asked twice, it is gone."""
+    """Set when the process is asked to end."""
     ending = threading.Event()
-
-    def asked(*_: object) -> None:
-        if ending.is_set():
-            os._exit(EXIT_INTERRUPTED)
-        ending.set()
-
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, asked)
+        signal.signal(number, lambda *_: ending.set())
     return ending
 
 
 def _report(descriptor: int, report: Report) -> None:
-    os.write(descriptor, msgspec.json.encode(report) + b"\n")
+    with suppress(BrokenPipeError):  # a parent that is gone needs none
+        os.write(descriptor, msgspec.json.encode(report) + b"\n")
 
 
 if __name__ == "__main__":
