@@ -373,15 +373,17 @@ def test_a_topic_that_stopped_is_listed_and_the_others_go_on(
     with Intake(make_settings(wal__path=str(tmp_path / "lost"))) as intake:
         intake.create_topic(EVENTS, TopicSpec(schema=BATCH.schema))
     with Intake(make_settings(ingest__flight_port=0)) as intake, FlightServer(intake) as server:
-        with flight.FlightClient(server.url) as client:
-            sent(client, "others", BATCH)
-            found = [
-                (info.descriptor.path[2], len(info.endpoints)) for info in client.list_flights()
-            ]
-            assert found == [(b"events", 0), (b"others", 1)]
-            error = refused(lambda: sent(client, "events", BATCH))
-            assert isinstance(error, Conflict)
-            assert "is in log" in error.message
+        client = flight.FlightClient(server.url)
+        sent(client, "others", BATCH)
+        infos = list(client.list_flights())
+        assert [(info.descriptor.path[2], len(info.endpoints)) for info in infos] == [
+            (b"events", 0),
+            (b"others", 1),
+        ]
+        error = refused(lambda: sent(client, "events", BATCH))
+        assert isinstance(error, Conflict)
+        assert "is in log" in error.message
+        client.close()
 
 
 def test_actions_make_change_and_delete_topics(client: Any, intake: Intake) -> None:
