@@ -81,7 +81,9 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         with Answering(context), self._call(context) as call:
-            call.is_busy = True
+            is_flush = action.type == actions.FLUSH
+            call.is_busy = is_flush
+            call.outstanding = 0 if is_flush else 1
             return [actions.perform(self._intake, action.type, action.body.to_pybytes())]
 
     def _call(self, context: Any) -> Call:
