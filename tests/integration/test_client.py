@@ -35,6 +35,7 @@ from calve.ingest.flight import FlightServer
 from calve.ingest.flight.put import PutStream
 from calve.model import TableName
 from calve.protocol import Answer
+from calve.topics import TopicChange
 from calve.wal import Kind
 from tests.conftest import MakeSettings
 from tests.servers.ingest import ROOT, IngestProcess
@@ -292,15 +293,52 @@ def test_a_sequence_of_the_users_own_is_appended_once(server: FlightServer, inta
 def test_a_topic_that_was_made_again_gets_the_rows_after_that(
     client: Client, intake: Intake
 ) -> None:
-    """It knows nothing of the producer: whatever was under way is told, the rest goes on."""
-    client.produce("events", [{"id": 1}]).result(30)
-    client.produce("events", [{"id": 2}]).result(30)
+    """It knows nothing of the producer, which goes on under another name."""
+    for number in (1, 2):
+        client.produce("events", [{"id": number}]).result(30)
     client.delete_topic("events")
-    first = client.produce("events", [{"id": 3}])
-    with pytest.raises(Conflict, match="is not known here"):
-        first.result(30)
-    assert client.produce("events", [{"id": 4}]).result(30) == (0, 1, False)
-    assert ids_in(intake) == [4]
+    deliveries = [client.produce("events", [{"id": number}]) for number in (3, 4)]
+    assert [delivery.result(30).first for delivery in deliveries] == [0, 1]
+    assert ids_in(intake) == [3, 4]
+
+
+def test_rows_that_may_be_in_already_hide_nobody_elses(
+    server: FlightServer, intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Appended, the answer lost, and refused when sent again: its number must not be used again."""
+    write = PutStream._write
+    lost: list[Answer] = []
+
+    def lose(stream: PutStream, answer: Answer) -> None:
+        if not lost and answer.first == 1:
+            lost.append(answer)
+            change = TopicChange(drop_columns=["odd"], on_unknown_column="refuse")
+            intake.alter_topic(EVENTS, change)
+            server._connections.shut()
+        else:
+            write(stream, answer)
+
+    monkeypatch.setattr(PutStream, "_write", lose)
+    with Client(server.url, linger_ms=0) as client:
+        client.produce("events", pa.table({"id": [0], "odd": [1]})).result(30)
+        doubtful = client.produce("events", pa.table({"id": [1], "odd": [1]}))
+        with pytest.raises(InvalidRequest, match="odd"):
+            doubtful.result(30)
+        found = [client.produce("events", pa.table({"id": [n]})).result(30) for n in (2, 3)]
+    assert found == [(2, 3, False), (3, 4, False)]
+    assert ids_in(intake) == [0, 1, 2, 3]
+    assert len(lost) == 1
+
+
+def test_a_service_that_does_not_answer_is_left_alone(server: FlightServer, intake: Intake) -> None:
+    with Client(server.url, delivery_timeout_seconds=0.5) as client:
+        client.produce("events", [{"id": 0}]).result(30)
+        with intake.log._leader.holding():
+            stuck = client.produce("events", [{"id": 1}])
+            with pytest.raises(Unavailable, match="does not answer"):
+                stuck.result(30)
+        assert client.produce("events", [{"id": 2}]).result(30).end == 3
+    assert ids_in(intake) == [0, 1, 2]  # nobody knew, and it was
 
 
 def test_flush_to_the_table_waits_for_the_committed_offset(client: Client, intake: Intake) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -364,6 +365,25 @@ def test_flights_tell_of_topics(client: Any) -> None:
     assert schema.names == [*BATCH.schema.names, "_calve_partition", "_calve_offset",
                             "_calve_ingested_at"]  # fmt: skip
     assert schema == info.schema
+
+
+def test_a_topic_that_stopped_is_listed_and_the_others_go_on(
+    make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    with Intake(make_settings(wal__path=str(tmp_path / "lost"))) as intake:
+        intake.create_topic(EVENTS, TopicSpec(schema=BATCH.schema))
+    with Intake(make_settings(ingest__flight_port=0)) as intake, FlightServer(intake) as server:
+        client = flight.FlightClient(server.url)
+        sent(client, "others", BATCH)
+        infos = list(client.list_flights())
+        assert [(info.descriptor.path[2], len(info.endpoints)) for info in infos] == [
+            (b"events", 0),
+            (b"others", 1),
+        ]
+        error = refused(lambda: sent(client, "events", BATCH))
+        assert isinstance(error, Conflict)
+        assert "is in log" in error.message
+        client.close()
 
 
 def test_actions_make_change_and_delete_topics(client: Any, intake: Intake) -> None:

@@ -20,7 +20,7 @@ from calve.ingest.flight import FlightServer
 from calve.ingest.flight.connections import Connections, same_address
 from calve.model import TableName
 from tests.conftest import MakeSettings
-from tests.integration.flight_calls import BATCH, answer, put, refused, rows, sent
+from tests.integration.flight_calls import BATCH, act, answer, put, refused, rows, sent
 from tests.servers.ingest import IngestProcess
 
 EVENTS = TableName.parse("events")
@@ -362,6 +362,26 @@ def test_a_stop_waits_for_what_the_log_has_not_written_yet(serve: Callable[..., 
     stopping.join(20)
     assert not stopping.is_alive()
     close_quietly(writer, client)
+
+
+def test_a_stop_waits_for_no_flush(serve: Callable[..., Any]) -> None:
+    _, server = serve()
+    client = flight.FlightClient(server.url)
+    sent(client, "events", BATCH)
+
+    def flush() -> None:
+        with suppress(flight.FlightError):
+            act(client, "flush", topic="events", timeout_seconds=600)
+
+    flushing = threading.Thread(target=flush)
+    flushing.start()
+    eventually(lambda: any(call.is_busy for call in server._calls.opened()))
+    began = time.monotonic()
+    server.stop(grace_seconds=60)
+    assert time.monotonic() - began < 10
+    flushing.join(20)
+    assert not flushing.is_alive()
+    close_quietly(client)
 
 
 def test_nothing_is_taken_in_once_it_is_stopping(serve: Callable[..., Any]) -> None:

@@ -28,12 +28,13 @@ class Stream:
         topic: TableName,
         schema: pa.Schema,
         *,
-        answered: Callable[[Answer], None],
+        answered: Callable[[Stream, Answer], None],
         ended: Callable[[], None],
     ) -> None:
         """`answered` and `ended` are called from the thread that reads."""
         self.schema = schema
         self.is_over = False
+        self.is_deserted = False
         self._url = link.url
         self._writer, self._reader = link.put(topic, schema)
         self._answered = answered
@@ -59,22 +60,29 @@ class Stream:
             self.is_over = True
         return self.failure()
 
+    def desert(self) -> None:
+        """Leave the stream to its reading thread, which closes it when it ends, if ever."""
+        self.is_deserted = True
+
     def failure(self) -> CalveError | None:
         """Why the stream is over; for the thread that writes."""
-        status: CalveError | None = None
         self._thread.join()
+        status = self._close()
+        return self._problem or status
+
+    def _close(self) -> CalveError | None:
         try:
             self._writer.close()
         except (pa.ArrowException, OSError) as error:
-            status = translated(error, self._url)
-        return self._problem or status
+            return translated(error, self._url)
+        return None
 
     def _read_all(self) -> None:
         try:
             while (content := self._reader.read()) is not None:
                 answer = _ANSWERS.decode(memoryview(content))
                 if isinstance(answer.problem, msgspec.UnsetType):
-                    self._answered(answer)
+                    self._answered(self, answer)
                 else:
                     self._problem = error_of(answer.problem)
                     break
@@ -83,4 +91,6 @@ class Stream:
         except msgspec.MsgspecError as error:
             self._problem = Unavailable(f"{self._url} is no service of Calve: {error}")
         self.is_over = True
+        if self.is_deserted:
+            self._close()
         self._ended()

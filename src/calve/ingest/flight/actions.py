@@ -16,6 +16,7 @@ from calve.topics.document import change_of, document_of, spec_of
 if TYPE_CHECKING:
     from calve.ingest.intake import Intake
 
+FLUSH: Final = "flush"  # the one that may take long
 _FLUSH_SECONDS: Final = 60.0
 _FLUSH_SECONDS_MAX: Final = 3_600.0
 
@@ -82,7 +83,7 @@ _ACTIONS: Final[Mapping[str, _Action]] = {
     "topic.delete": _Action(
         _Topic, _delete, 'Forget a topic and its rows in the log: {"topic": "events"}'
     ),
-    "flush": _Action(
+    FLUSH: _Action(
         _Flush, _flush,
         'Wait until acknowledged rows are in the table: {"topic": "events", "timeout_seconds": 60}',
     ),

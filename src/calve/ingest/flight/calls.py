@@ -41,7 +41,7 @@ class Call:
         self.peer = peer
         self.touched_at = now
         self.outstanding = 0
-        self.is_busy = False  # then it takes as long as it takes
+        self.is_busy = False  # then it is not idle, however long nothing happens
 
     def delivered(self, content_bytes: int = 0, columns: int = 0) -> None:
         """A message of this call reached us."""

@@ -28,6 +28,7 @@ _log: Final = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.005
 _LEAVING_SECONDS: Final = 0.05  # for the last answers to leave gRPC's buffers
 _SHUT_SECONDS: Final = 0.1
+_END_SECONDS: Final = 3.0
 
 
 class FlightServer:
@@ -70,7 +71,7 @@ class FlightServer:
     def stop(self, grace_seconds: float = 10) -> None:
         """Take nothing more in, send the answers that are due, end all streams; again is nothing.
 
-        The intake is to be closed after this, not before.
+        The intake is to be closed after this, not before. Who waits for a flush is sent away.
         """
         service, self._service = self._service, None
         if service is None:
@@ -80,16 +81,21 @@ class FlightServer:
         while self._owes_answers() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         time.sleep(_LEAVING_SECONDS)
+        self._end(service)
+        self._watch.close()
+
+    def _end(self, service: Service) -> None:
+        """Shut what is open until gRPC has ended; a call that waits in us may take longer."""
         ending = threading.Thread(target=service.shutdown, name="calve-flight-end", daemon=True)
         ending.start()
-        while ending.is_alive():
+        deadline = time.monotonic() + _END_SECONDS
+        while ending.is_alive() and time.monotonic() < deadline:
             # Again, because gRPC may have taken one more connection meanwhile.
             self._connections.shut()
             ending.join(_SHUT_SECONDS)
-        self._watch.close()
 
     def _owes_answers(self) -> bool:
-        return any(call.outstanding or call.is_busy for call in self._calls.opened())
+        return any(call.outstanding for call in self._calls.opened())
 
     def __enter__(self) -> Self:
         self.start()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyarrow import flight
 
-from calve.errors import CalveError
+from calve.errors import CalveError, Conflict, NotFound
 from calve.ingest.flight import actions
 from calve.ingest.flight.connections import same_address
 from calve.ingest.flight.errors import Answering, told
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from calve.ingest.flight.calls import Call, Calls
     from calve.ingest.intake import Intake
-    from calve.model import TableName
+    from calve.topics.topic import Topic
 
 _DOOR: Final = "calve-door"
 
@@ -65,43 +65,52 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         with Answering(context), self._call(context):
             tenant = criteria.decode(errors="replace") or None
             for topic in self._intake.topics.list(tenant):
-                yield self._info(topic.name)
+                yield self._listed(topic)
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         with Answering(context), self._call(context):
-            return self._info(topic_of(descriptor))
+            return self._info(self._intake.topics.topic(topic_of(descriptor)))
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         with Answering(context), self._call(context):
-            return flight.SchemaResult(self._schema(topic_of(descriptor)))
+            topic = self._intake.topics.topic(topic_of(descriptor))
+            return flight.SchemaResult(self._schema(topic))
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         return actions.descriptions()
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         with Answering(context), self._call(context) as call:
-            call.is_busy = True
+            is_flush = action.type == actions.FLUSH
+            call.is_busy = is_flush
+            call.outstanding = 0 if is_flush else 1
             return [actions.perform(self._intake, action.type, action.body.to_pybytes())]
 
     def _call(self, context: Any) -> Call:
         return self._calls.open(same_address(context.peer()))
 
-    def _schema(self, name: TableName) -> pa.Schema:
-        return RowShape(self._intake.topics.topic(name), self._intake.partition).schema
+    def _schema(self, topic: Topic) -> pa.Schema:
+        return RowShape(topic, self._intake.partition).schema
 
-    def _info(self, name: TableName) -> Any:
-        schema = self._schema(name)
-        offsets = self._intake.offsets(name)
+    def _listed(self, topic: Topic) -> Any:
+        """One that stopped here, or was deleted meanwhile, has no rows to offer."""
+        try:
+            return self._info(topic)
+        except (Conflict, NotFound):
+            return flight.FlightInfo(self._schema(topic), descriptor_of(topic.name), [])
+
+    def _info(self, topic: Topic) -> Any:
+        offsets = self._intake.offsets(topic.name)
         ticket = LogRange(
-            topic=str(name),
+            topic=str(topic.name),
             partition=self._intake.partition,
             from_=offsets.first,
             to=offsets.durable,
         )
         endpoint = flight.FlightEndpoint(flight.Ticket(msgspec.json.encode(ticket)), [])
         return flight.FlightInfo(
-            schema,
-            descriptor_of(name),
+            self._schema(topic),
+            descriptor_of(topic.name),
             [endpoint],
             total_records=offsets.durable - offsets.first,
             ordered=True,
