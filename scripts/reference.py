@@ -1,4 +1,4 @@
-"""Writes the reference pages of the documentation from the code: settings, commands, errors.
+"""Writes the reference pages of the documentation from the code: settings, commands, errors, HTTP.
 
     .venv/bin/python scripts/reference.py
 
@@ -20,6 +20,9 @@ import msgspec
 from calve import errors
 from calve.cli.main import CALVE, ICEBERG_MANAGER, LazyGroup
 from calve.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, CalveError
+from calve.ingest.http.openapi import MEANINGS as STATUS_MEANINGS
+from calve.ingest.http.operation import Operation
+from calve.ingest.http.routes import OPERATIONS
 from calve.settings import LoadedSettings, Properties, Secret, SecretUrl, load_settings
 from calve.settings.keys import KEYS, Key, value_of
 from calve.settings.reference import MEANINGS
@@ -75,6 +78,11 @@ COMMANDS_INTRO: Final = """\
 Data goes to standard output, words to standard error. How a command ends is told by its [exit
 code](errors.md). `calve --help`, `calve COMMAND --help` and `--version` answer without opening
 anything."""
+HTTP_INTRO: Final = """\
+What the service offers over HTTP; [producing over HTTP](../guides/producing-http.md) shows how. The
+version that runs tells the same at `/docs`, and for programs at `/openapi.json`. Errors are
+`application/problem+json` with `type`, `title`, `status`, `detail`, and where there is more to say
+`hint`, `context` and `retry_after_ms`. Besides what is listed, every request can meet these:"""
 ERRORS_INTRO: Final = """\
 Every error that Calve raises derives from `calve.CalveError`. Its class says what the caller
 must do; the object carries `message`, `hint` (what to do, where there is something to do) and
@@ -109,6 +117,7 @@ def pages() -> dict[str, str]:
         "settings.md": settings_page(),
         "commands.md": commands_page(),
         "errors.md": errors_page(),
+        "http.md": http_page(),
     }
     note = "<!-- Written by scripts/reference.py from the code. Edit the code, then run it. -->"
     return {name: "\n".join([note, "", *lines]) + "\n" for name, lines in parts.items()}
@@ -277,6 +286,34 @@ def help_lines(command: click.Command) -> list[str]:
         example = text.partition("Example: ")[2] if text != paragraph else ""
         lines += ["", f"Example: `{example}`"] if example else ["", text.replace("\n", " ")]
     return lines[1:]
+
+
+def http_page() -> list[str]:
+    always = [(str(status), STATUS_MEANINGS[status]) for status in (403, 500, 503)]
+    lines = ["# HTTP", "", HTTP_INTRO, "", *table(("status", "means"), always)]
+    for operation in OPERATIONS:
+        lines += ["", f"## {operation.method} {operation.path}", "", f"{operation.summary}."]
+        lines += ["", operation.tells] if operation.tells else []
+        lines += ["", *table(("part", "means"), list(_http_parts(operation)))]
+    return lines
+
+
+def _http_parts(operation: Operation) -> Iterator[tuple[str, str]]:
+    for parameter in operation.parameters:
+        yield f"{parameter.place} `{parameter.name}`", parameter.meaning
+    for content in operation.body:
+        yield "body", f"`{content.media_type}`{_form(content.form)}"
+    for answer in operation.answers:
+        forms = "; ".join(f"`{each.media_type}`{_form(each.form)}" for each in answer.contents)
+        yield str(answer.status), f"{answer.meaning}: {forms}"
+    for status in sorted(operation.problems):
+        yield str(status), STATUS_MEANINGS[status]
+
+
+def _form(form: object) -> str:
+    name = getattr(form, "__name__", "")
+    fields = ", ".join(getattr(form, "__struct_fields__", ()))
+    return f" {name}: {fields}" if fields else ""
 
 
 def errors_page() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -37,13 +37,13 @@ class Serving:
         content_type: str = NDJSON,
         *,
         query: str = "",
-        **headers: str | bytes,
+        headers: Mapping[str, str | bytes] | None = None,
     ) -> httpx.Response:
-        named = {name.replace("_", "-").encode(): value for name, value in headers.items()}
+        all_headers = {"Content-Type": content_type, **(headers or {})}
         return self.client.post(
             f"/v1/topics/{topic}/rows{query}",
             content=body,
-            headers={b"Content-Type": content_type, **named},
+            headers=as_bytes(all_headers),
         )
 
     def rows(self, topic: str) -> list[dict[str, Any]]:
@@ -60,6 +60,14 @@ class Serving:
         """A bare connection, to say what no client would."""
         place = urlsplit(self.url)
         return socket.create_connection((place.hostname, place.port), timeout_seconds)
+
+
+def as_bytes(headers: Mapping[str, str | bytes]) -> dict[bytes, bytes]:
+    """Headers of any bytes, which HTTP allows."""
+    return {
+        name.encode(): value if isinstance(value, bytes) else value.encode()
+        for name, value in headers.items()
+    }
 
 
 @contextmanager

@@ -189,7 +189,7 @@ def test_a_bomb_ends_at_the_bound(make_settings: MakeSettings, encoding: str) ->
     body = bomb(encoding, 10 * GIB)
     settings = make_settings(ingest__http_port=0, wal__free_bytes_min=0)
     with serving(settings) as service, unaffected(service), memory_bounded(300 * MIB):
-        answer = service.send("events", body, content_encoding=encoding)
+        answer = service.send("events", body, headers={"Content-Encoding": encoding})
     assert answer.status_code == 413, answer.text
 
 

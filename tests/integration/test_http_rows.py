@@ -48,7 +48,7 @@ def test_a_body_may_be_compressed(service: Serving, pack: object) -> None:
     assert callable(pack)
     encoding = "gzip" if pack is gzip.compress else "zstd"
     body = pack(b"id,name\n1,Ada\n")
-    answer = service.send("events", body, "text/csv", content_encoding=encoding)
+    answer = service.send("events", body, "text/csv", headers={"Content-Encoding": encoding})
     assert answer.status_code == 200, answer.text
     assert service.rows("events") == [{"id": 1, "name": "Ada"}]
 
@@ -114,13 +114,13 @@ def test_the_same_sequence_again_appends_nothing_also_after_a_restart(
     make_settings: MakeSettings,
 ) -> None:
     settings = make_settings(ingest__http_port=0)
-    identity: dict[str, str | bytes] = {"Calve_Producer": "p-ü".encode(), "Calve_Sequence": "0"}
+    identity: dict[str, str | bytes] = {"Calve-Producer": "p-ü".encode(), "Calve-Sequence": "0"}
     with serving(settings) as service:
-        first = service.send("events", b'{"id":1}', **identity).json()
-        again = service.send("events", b'{"id":1}', **identity).json()
+        first = service.send("events", b'{"id":1}', headers=identity).json()
+        again = service.send("events", b'{"id":1}', headers=identity).json()
     with serving(settings) as service:
-        after = service.send("events", b'{"id":1}', **identity).json()
-        gap = service.send("events", b'{"id":1}', **{**identity, "Calve_Sequence": "7"})
+        after = service.send("events", b'{"id":1}', headers=identity).json()
+        gap = service.send("events", b'{"id":1}', headers={**identity, "Calve-Sequence": "7"})
         assert service.rows("events") == [{"id": 1}]
     assert (first["first"], first["end"], first["repeat"]) == (0, 1, False)
     assert (again["first"], again["end"], again["repeat"]) == (0, 1, True)
@@ -131,21 +131,21 @@ def test_the_same_sequence_again_appends_nothing_also_after_a_restart(
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({"Calve_Producer": "p"}, 400),
-        ({"Calve_Sequence": "1"}, 400),
-        ({"Calve_Producer": "p", "Calve_Sequence": "-1"}, 400),
-        ({"Calve_Producer": "p", "Calve_Sequence": "9" * 30}, 400),
-        ({"Calve_Producer": "p" * 300, "Calve_Sequence": "0"}, 400),
-        ({"Calve_Producer": b"\xff", "Calve_Sequence": "0"}, 400),
-        ({"Content_Encoding": "br"}, 415),
-        ({"Content_Encoding": "gzip, gzip"}, 415),
-        ({"Content_Encoding": "gzip"}, 400),
+        ({"Calve-Producer": "p"}, 400),
+        ({"Calve-Sequence": "1"}, 400),
+        ({"Calve-Producer": "p", "Calve-Sequence": "-1"}, 400),
+        ({"Calve-Producer": "p", "Calve-Sequence": "9" * 30}, 400),
+        ({"Calve-Producer": "p" * 300, "Calve-Sequence": "0"}, 400),
+        ({"Calve-Producer": b"\xff", "Calve-Sequence": "0"}, 400),
+        ({"Content-Encoding": "br"}, 415),
+        ({"Content-Encoding": "gzip, gzip"}, 415),
+        ({"Content-Encoding": "gzip"}, 400),
     ],
 )
 def test_headers_that_make_no_sense_are_refused(
     service: Serving, headers: dict[str, str | bytes], status: int
 ) -> None:
-    answer = service.send("events", b'{"id":1}', **headers)
+    answer = service.send("events", b'{"id":1}', headers=headers)
     assert answer.status_code == status, answer.text
     assert answer.json()["detail"]
     assert service.client.get("/v1/topics/events").status_code == 404

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -16,7 +18,7 @@ from calve.ingest.http.routes import OPERATIONS
 from calve.model import TableName
 from calve.topics import TopicSpec
 from tests.conftest import MakeSettings
-from tests.integration.serving import NDJSON, Serving, serving
+from tests.integration.serving import NDJSON, Serving, as_bytes, serving
 
 EVENTS = TableName.parse("events")
 ARROW = "application/vnd.apache.arrow.stream"
@@ -182,14 +184,16 @@ def test_a_flush_waits_until_the_rows_are_in_the_table(service: Serving) -> None
 
 
 def test_a_message_is_any_body_with_headers(service: Serving) -> None:
-    headers = {
-        b"Content-Type": "application/json",
-        b"Calve-Key": "schlüssel".encode(),
-        b"Calve-Attributes": '{"source": "web", "schema": "v1 é"}'.encode(),
-        b"Calve-Publish-Time": "2026-01-31T10:00:00Z",
-        b"Calve-Producer": "p",
-        b"Calve-Sequence": "0",
-    }
+    headers = as_bytes(
+        {
+            "Content-Type": "application/json",
+            "Calve-Key": "schlüssel".encode(),
+            "Calve-Attributes": '{"source": "web", "schema": "v1 é"}'.encode(),
+            "Calve-Publish-Time": "2026-01-31T10:00:00Z",
+            "Calve-Producer": "p",
+            "Calve-Sequence": "0",
+        }
+    )
     path = "/v1/topics/inbox/messages"
     answer = service.client.post(path, content=b'{"any": "thing"}', headers=headers)
     assert answer.status_code == 200, answer.text
@@ -296,3 +300,17 @@ def test_a_taken_address_is_told(
     taken = make_settings(data=str(tmp_path / "elsewhere"), ingest__http_port=port)
     with pytest.raises(Unavailable, match=f"cannot listen on 127.0.0.1:{port}"), serving(taken):
         pass
+
+
+def test_without_the_part_one_line_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['uvicorn'] = None\n"
+        "from calve.errors import MissingPart\n"
+        "from calve.parts import load_part\n"
+        "try:\n    load_part('server', 'calve.ingest.http')\n"
+        "except MissingPart as error:\n    print(error)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "calve[server]" in run.stdout

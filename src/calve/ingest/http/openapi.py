@@ -17,7 +17,7 @@ _REF: Final = "#/components/schemas/{name}"
 _WITH_BODY: Final = frozenset({"POST", "PATCH"})
 # What a request can meet whatever it asks for: a web page, a stop, an error of ours.
 _ALWAYS: Final = (403, 500, 503)
-_MEANINGS: Final = {
+MEANINGS: Final = {
     400: "the request cannot be read",
     403: "it comes from a web page",
     404: "there is no such topic, or its rows are no longer in the log",
@@ -71,7 +71,7 @@ def _operation(operation: Operation, found: dict[str, Any]) -> dict[str, Any]:
     }
     problem = (Content(MEDIA_TYPE, Problem),)
     for status in sorted({*operation.problems, *_ALWAYS}):
-        answers[str(status)] = _described(_MEANINGS[status], problem, found)
+        answers[str(status)] = _described(MEANINGS[status], problem, found)
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             answers[str(status)]["headers"] = {
                 "Retry-After": {"schema": {"type": "integer"}, "description": "seconds"}
@@ -132,7 +132,7 @@ def _table(operation: Operation) -> str:
     ]
     rows += [("body", f"<code>{escape(each.media_type)}</code>") for each in operation.body]
     rows += [(str(each.status), escape(each.meaning)) for each in operation.answers]
-    rows += [(str(status), escape(_MEANINGS[status])) for status in operation.problems]
+    rows += [(str(status), escape(MEANINGS[status])) for status in operation.problems]
     cells = "".join(f"<tr><td>{name}</td><td>{meaning}</td></tr>" for name, meaning in rows)
     return f"<table>{cells}</table>"
 

@@ -138,9 +138,11 @@ class _Running:
         asyncio.run_coroutine_threadsafe(self._drain(grace_seconds), self._loop)
 
     async def _drain(self, grace_seconds: float) -> None:
-        await self._service.gate.close(grace_seconds)
-        await asyncio.sleep(_LINGER_SECONDS)
-        self._server.should_exit = True
+        try:
+            await self._service.gate.close(grace_seconds)
+            await asyncio.sleep(_LINGER_SECONDS)
+        finally:
+            self._server.should_exit = True
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from calve.wal.payload import Part
 
 _THREADS_MAX: Final = 8
+_DOCUMENT_BYTES_MAX: Final = 4 << 20
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -63,22 +65,24 @@ class Service:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(work, *given, **named))
 
-    async def body(self, request: Request) -> tuple[bytes, Admitted]:
+    async def body(
+        self, request: Request, *, bytes_max: int | None = None
+    ) -> tuple[bytes, Admitted]:
         """The request's bytes as they came, and what was admitted for them."""
         upload: Upload = request.scope["calve.upload"]
         client = request.client.host if request.client else ""
         return await upload.read(
             self.intake.admission,
             client,
-            bytes_max=self.settings.request_bytes_max,
+            bytes_max=min(bytes_max or sys.maxsize, self.settings.request_bytes_max),
             timeout_seconds=self.settings.http_body_timeout_ms / 1000,
         )
 
     async def document(self, request: Request, kind: type[Body]) -> Body:
         """The request's body as one of our types."""
-        body, admitted = await self.body(request)
+        body, admitted = await self.body(request, bytes_max=_DOCUMENT_BYTES_MAX)
         with admitted:
-            return parsed(body, kind)
+            return await self.in_thread(parsed, body, kind)
 
     async def append(
         self, request: Request, name: TableName, read: Callable[[bytes], Found]

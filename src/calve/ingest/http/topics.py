@@ -36,8 +36,11 @@ _POLL_SECONDS_MAX: Final = 0.25
 
 async def list_topics(service: Service, request: Request) -> Response:
     tenant = request.query_params.get("tenant")
-    topics = await service.in_thread(service.intake.topics.list, tenant)
-    return answer(TopicList(topics=[_view(topic) for topic in topics]))
+
+    def show() -> TopicList:
+        return TopicList(topics=[_view(topic) for topic in service.intake.topics.list(tenant)])
+
+    return answer(await service.in_thread(show))
 
 
 async def create_topic(service: Service, request: Request) -> Response:
