@@ -165,6 +165,17 @@ def test_flush_waits_for_the_table_and_says_how_far_it_is(
     assert command("topic", "flush", "orders", "--json").json()["committed"] == 0
 
 
+@pytest.mark.parametrize("verb", ["list", "describe", "alter", "delete", "flush"])
+def test_a_lake_that_is_not_there_is_not_made_by_asking(
+    command: Calve, data: Path, verb: str
+) -> None:
+    name = [] if verb == "list" else ["orders"]
+    run = command("topic", verb, *name)
+    assert run.code == 4
+    assert "no lake" in run.err
+    assert not data.exists()
+
+
 def test_a_lost_log_is_given_up_on_purpose_only(command: Calve, data: Path) -> None:
     settings = settings_of(data)
     with Lake(settings) as lake:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
@@ -15,7 +16,7 @@ from calve.model import TableName
 
 if TYPE_CHECKING:
     from calve.client import Client
-    from calve.lake import Lake
+    from calve.ingest import Intake
     from calve.settings import Settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -61,11 +62,9 @@ def topics_at(call: Call, server: str | None) -> Iterator[Topics]:
     settings = call.settings()
     url = service_url(settings, server)
     if url is None:
-        from calve.lake import Lake
-
         say(f"in the lake at {settings.data}; no service is running")
-        with Lake(settings) as lake:
-            yield _TopicsOfLake(lake)
+        with ExitStack() as open_things:
+            yield _TopicsOfLake(settings, open_things)
     else:
         from calve.client import Client
 
@@ -75,18 +74,28 @@ def topics_at(call: Call, server: str | None) -> Iterator[Topics]:
 
 
 class _TopicsOfLake:
-    """Looks at the lake's files, and takes the part of the service only for a change."""
+    """Looks at the lake's files, and takes the part of the service only for a change.
 
-    def __init__(self, lake: Lake) -> None:
-        self._lake = lake
+    Only `create` makes a lake that is not there yet.
+    """
+
+    def __init__(self, settings: Settings, open_things: ExitStack) -> None:
+        self._settings = settings
+        self._open_things = open_things
+
+    @cached_property
+    def _intake(self) -> Intake:
+        from calve.lake import Lake
+
+        return self._open_things.enter_context(Lake(self._settings)).intake
 
     def create(self, topic: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-        return self._done("topic.create", topic, spec)
+        return self._made("topic.create", topic, spec)
 
     def list(self) -> list[dict[str, Any]]:
         from calve.service.survey import topics_on_disk
 
-        return topics_on_disk(self._lake.settings)
+        return topics_on_disk(self._settings)
 
     def describe(self, topic: str) -> dict[str, Any]:
         wanted = str(TableName.parse(topic))
@@ -97,7 +106,8 @@ class _TopicsOfLake:
         return self._done("topic.alter", topic, change)
 
     def new_log(self, topic: str) -> int:
-        return self._lake.intake.adopt_new_log(TableName.parse(topic))
+        self.describe(topic)
+        return self._intake.adopt_new_log(TableName.parse(topic))
 
     def delete(self, topic: str) -> None:
         self._done("topic.delete", topic)
@@ -108,10 +118,16 @@ class _TopicsOfLake:
     def _done(
         self, action: str, topic: str, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
+        from calve.service.survey import require_lake
+
+        require_lake(self._settings)
+        return self._made(action, topic, body or {})
+
+    def _made(self, action: str, topic: str, body: Mapping[str, Any]) -> dict[str, Any]:
         from calve.ingest.flight.actions import perform
 
-        request = msgspec.json.encode({"topic": topic, **(body or {})})
-        answer: dict[str, Any] = msgspec.json.decode(perform(self._lake.intake, action, request))
+        request = msgspec.json.encode({"topic": topic, **body})
+        answer: dict[str, Any] = msgspec.json.decode(perform(self._intake, action, request))
         return answer
 
 

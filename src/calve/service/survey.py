@@ -87,7 +87,7 @@ class LakeStatus:
 
 def survey(settings: Settings) -> LakeStatus:
     """The status of the lake; NotFound if there is none."""
-    _require_lake(settings)
+    require_lake(settings)
     service = running_service(settings)
     log, damage = _look_at_log(settings)
     found = _topics(settings, log)
@@ -110,7 +110,7 @@ def survey(settings: Settings) -> LakeStatus:
 
 def topics_on_disk(settings: Settings) -> list[dict[str, Any]]:
     """Every topic with its offsets, as a service would describe it."""
-    _require_lake(settings)
+    require_lake(settings)
     log, _ = _look_at_log(settings)
     return [
         {
@@ -121,7 +121,8 @@ def topics_on_disk(settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def _require_lake(settings: Settings) -> None:
+def require_lake(settings: Settings) -> None:
+    """Raise NotFound where there is no lake yet."""
     if not DataLayout(settings.data).own.is_dir():
         raise NotFound(
             f"there is no lake in {settings.data}",
