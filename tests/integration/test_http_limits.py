@@ -118,6 +118,16 @@ def test_a_slow_head_is_given_up_on_a_connection_that_was_used_before(strict: Se
         assert answer_of(connection)[0] == 408
 
 
+def test_a_head_that_begins_behind_another_request_and_stops_is_given_up(strict: Serving) -> None:
+    with strict.connect() as connection:
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v1")
+        begin = time.monotonic()
+        status, body = answer_of(connection)
+    assert status == 200
+    assert b"http_header_timeout_ms" in body
+    assert time.monotonic() - begin < 5
+
+
 def test_a_slow_body_is_given_up_and_holds_no_memory(strict: Serving) -> None:
     with unaffected(strict), strict.connect() as connection:
         connection.sendall(HEAD + b"Content-Length: 100\r\n\r\n")

@@ -17,6 +17,7 @@ from calve.ingest.formats import KnownTypes, decode, decompressed
 from calve.ingest.formats import blocks as cutting
 from calve.ingest.formats.arrow_rows import ARROW
 from calve.ingest.formats.csv_rows import CSV
+from calve.ingest.formats.expansion import compressed_bytes
 from calve.ingest.formats.json_rows import JSON, NDJSON
 from calve.model import TableName
 from calve.tables.schemas import SchemaSource
@@ -310,6 +311,16 @@ def test_arrow_data_that_becomes_too_large_is_refused_before_it_does(column: pa.
     body = stream(pa.table({"x": column}), "zstd")
     with pytest.raises(TooLarge):
         rows(body, ARROW)
+
+
+def test_what_compressed_arrow_data_becomes_is_known_before_it_is_unpacked() -> None:
+    zeros = pa.table({"x": pa.array([b"\0" * (8 << 20)], pa.large_binary())})
+    packed = stream(zeros, "zstd")
+    assert len(packed) < 1 << 16
+    assert 8 << 20 <= compressed_bytes(packed) < 9 << 20
+    words = pa.table({"x": pa.array(["x" * 1000]).dictionary_encode()})
+    assert compressed_bytes(stream(words, "lz4")) >= 1000
+    assert compressed_bytes(stream(zeros)) == 0
 
 
 def test_arrow_data_in_these_encodings_is_taken_when_it_is_small() -> None:

@@ -144,9 +144,6 @@ class _Elements:
                 if not self._more():
                     raise self._error(f"not JSON: {error}") from None
                 continue
-            # What ends with the piece, such as a number, may go on in the next.
-            if end == len(self._text) and self._more():
-                continue
             element = self._text[self._at : end]
             self._at = end
             self._count += 1
