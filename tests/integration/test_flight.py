@@ -184,6 +184,21 @@ def test_clashing_columns_are_refused_with_both_types(client: Any, intake: Intak
     assert intake.offsets(EVENTS).durable == 2
 
 
+def test_an_error_says_which_batch_of_the_stream_it_is_about(client: Any) -> None:
+    """Arrow's client may drop answers that came before it, when it was just writing."""
+    writer, _ = put(client, "events")
+    for _ in range(3):
+        writer.write_batch(BATCH)
+    writer.write_with_metadata(BATCH, b"nonsense")
+    assert refused(writer.close).context["batch"] == "3"
+    writer, _ = put(client, "events")
+    for sequence in (0, 1, 3):
+        metadata = json.dumps({"producer": "p", "sequence": sequence}).encode()
+        writer.write_with_metadata(BATCH, metadata)
+    error = refused(writer.close)
+    assert error.context == {"batch": "2", "expected_sequence": "2"}
+
+
 def test_what_was_acknowledged_before_an_error_stays(client: Any) -> None:
     writer, reader = put(client, "events")
     writer.write_batch(BATCH)

@@ -22,6 +22,7 @@ from calve.client.pieces import BatchMaker, Piece
 from calve.client.stream import Stream
 from calve.client.waiting import Waiting
 from calve.errors import CalveError, Conflict, Unavailable, UnknownOutcome
+from calve.protocol.flight import BATCH_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -202,7 +203,7 @@ class TopicSender:
             self._stream = None
             failure = stream.end()
             if failure is not None or self._in_flight:
-                self._recover(failure)
+                self._recover(failure, stream.answered_count)
                 return None
         try:
             self._stream = Stream(
@@ -216,6 +217,7 @@ class TopicSender:
         with self._changed:
             if stream.is_deserted or not self._in_flight:
                 return
+            stream.answered_count += 1
             outgoing = self._in_flight.popleft()
             self._attempts = 0
         self._link.was_reached = True
@@ -243,7 +245,7 @@ class TopicSender:
     def _mend(self) -> bool:
         stream, self._stream = self._stream, None
         assert stream is not None
-        self._recover(stream.failure())
+        self._recover(stream.failure(), stream.answered_count)
         return True
 
     def _desert(self) -> bool:
@@ -255,45 +257,47 @@ class TopicSender:
         self._recover(Unavailable(f"{self._link.url} does not answer", hint="try again"))
         return True
 
-    def _recover(self, error: CalveError | None) -> None:
+    def _recover(self, error: CalveError | None, answered_count: int = 0) -> None:
         """Have everything sent again that was not acknowledged, but for what was refused."""
         error = error or Unavailable(f"{self._link.url} ended the stream", hint="try again")
         is_refusal = not isinstance(error, Unavailable | UnknownOutcome)
+        # Of those before the one that was refused the answers were lost on the way.
+        place = int(error.context.get(BATCH_KEY, answered_count)) - answered_count
         with self._changed:
-            for outgoing in self._in_flight:
-                outgoing.is_doubtful |= not is_refusal
+            for at, outgoing in enumerate(self._in_flight):
+                outgoing.is_doubtful |= at < place or not is_refusal
             self._unsent.extendleft(reversed(self._in_flight))
             self._in_flight.clear()
         if not self._unsent:
             return
         if is_refusal:
             self._maker.forget()
-            self._refuse_first(error)
+            self._refuse(place, error)
         elif self._is_expired(self._unsent[0].since):
             self._begin_anew(error)
         else:
             self._pause(error)
 
-    def _refuse_first(self, error: CalveError) -> None:
-        first = self._unsent[0]
+    def _refuse(self, place: int, error: CalveError) -> None:
+        before, (refused, *behind) = list(self._unsent)[:place], list(self._unsent)[place:]
         is_gap = isinstance(error, Conflict) and "expected_sequence" in error.context
-        if is_gap and not first.is_numbered_by_user:
+        if is_gap and not refused.is_numbered_by_user:
             self._begin_anew(error)  # the service has forgotten this producer, or never knew it
             return
-        behind = list(self._unsent)[1:]
-        if len(first.batch.shares) > 1 and not first.is_doubtful:
-            behind[:0] = map(self._numbering.numbered, first.apart())
+        if len(refused.batch.shares) > 1 and not refused.is_doubtful:
+            behind[:0] = map(self._numbering.numbered, refused.apart())
         else:
-            self._tell_all(first.pieces, error)
-        self._unsent = deque(self._numbering.moved_up(first, behind))
+            self._tell_all(refused.pieces, error)
+        self._unsent = deque([*before, *self._numbering.moved_up(refused, behind)])
 
     def _begin_anew(self, error: CalveError) -> None:
         """Give up what may be in already, or waited too long, and go on with the rest."""
         left: list[Outgoing] = []
         for outgoing in self._unsent:
-            is_lost = outgoing.is_doubtful and not outgoing.is_numbered_by_user
-            if is_lost or self._is_expired(outgoing.since):
+            if self._is_expired(outgoing.since):
                 self._tell_all(outgoing.pieces, error)
+            elif outgoing.is_doubtful and not outgoing.is_numbered_by_user:
+                self._tell_all(outgoing.pieces, _unknown(error))
             else:
                 left.append(outgoing)
         self._unsent = deque(self._numbering.under_another_name(left))
@@ -336,6 +340,13 @@ class TopicSender:
         spread = random.uniform(0.8, 1.2)  # noqa: S311
         with self._changed:
             self._changed.wait_for(lambda: self._abandoned is not None, delay * spread)
+
+
+def _unknown(error: CalveError) -> CalveError:
+    return UnknownOutcome(
+        f"it is not known whether the rows were appended: {error.message}",
+        hint="look for them before you send them again",
+    )
 
 
 def _ended(stream: Stream | None) -> bool:

@@ -35,6 +35,7 @@ class Stream:
         self.schema = schema
         self.is_over = False
         self.is_deserted = False
+        self.answered_count = 0
         self._url = link.url
         self._writer, self._reader = link.put(topic, schema)
         self._answered = answered

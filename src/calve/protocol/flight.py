@@ -10,6 +10,9 @@ import pyarrow as pa
 from calve.errors import InvalidRequest
 from calve.protocol.problem import Problem
 
+# In the context of an error that ends a DoPut: which batch of the stream it is about, from 0.
+BATCH_KEY: Final = "batch"
+
 _T = TypeVar("_T")
 
 

@@ -20,7 +20,7 @@ from calve.errors import CalveError, InvalidRequest, Overloaded
 from calve.ingest.flight.calls import stopping
 from calve.ingest.refusals import as_refusal
 from calve.protocol import Answer, PutMetadata, problem_of
-from calve.protocol.flight import decode
+from calve.protocol.flight import BATCH_KEY, decode
 
 if TYPE_CHECKING:
     from calve.ingest.admission import Admitted
@@ -43,6 +43,7 @@ _PAUSE_SECONDS: Final = 0.01
 class _Due(NamedTuple):
     """An answer that is owed."""
 
+    place: int  # of the batch in its stream
     pending: PendingAppend
     admitted: Admitted
     content_bytes: int
@@ -64,18 +65,23 @@ class PutStream:
         self._failure: CalveError | None = None
         self._outstanding_bytes = 0
         self._eager_reads = 0
+        self._place = 0
         self._is_gone = False  # the client's end of the stream
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
         """Until the client has sent everything, and has every answer."""
+        refusal: CalveError | None = None
         try:
             while self._failure is None and self._take_one():
                 pass
+        except CalveError as error:
+            refusal = _placed(error, self._place)
         finally:
             self._finish()
-        if self._failure is not None:
-            raise self._failure
+        failure = self._failure or refusal
+        if failure is not None:
+            raise failure
 
     def _take_one(self) -> bool:
         begun = time.perf_counter()
@@ -94,6 +100,7 @@ class PutStream:
             self._hand_over(due)
         else:
             self._answer(due)
+        self._place += 1
         return True
 
     def _is_eager(self, read_seconds: float, content_bytes: int) -> bool:
@@ -167,7 +174,7 @@ class PutStream:
         except BaseException:
             admitted.release()
             raise
-        return _Due(pending, admitted, content_bytes)
+        return _Due(self._place, pending, admitted, content_bytes)
 
     def _has_room(self, content_bytes: int) -> bool:
         """A batch that is alone may be as large as it is."""
@@ -206,7 +213,7 @@ class PutStream:
             try:
                 done = due.pending.wait()
             except CalveError as error:
-                self._fail(as_refusal(error))
+                self._fail(_placed(as_refusal(error), due.place))
                 return
             finally:
                 due.admitted.release()
@@ -235,6 +242,12 @@ class PutStream:
         if self._thread is not None:
             self._due.put(None)
             self._thread.join()
+
+
+def _placed(error: CalveError, place: int) -> CalveError:
+    """The error with the batch that it is about: answers to those before may be lost on the way."""
+    context = {**error.context, BATCH_KEY: str(place)}
+    return type(error)(error.message, hint=error.hint, context=context)
 
 
 class _Identity:
