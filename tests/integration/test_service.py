@@ -172,7 +172,7 @@ def test_a_second_signal_ends_at_once(data: Path) -> None:
                 b"POST /v1/topics/events/rows HTTP/1.1\r\nHost: 127.0.0.1\r\n"
                 b"Content-Type: application/x-ndjson\r\nContent-Length: 1000\r\n\r\n{"
             )
-            wait_until(lambda: b"1" in urlopen(f"{at['http']}/v1/status").read())
+            wait_until(lambda: json.load(urlopen(f"{at['http']}/v1/status"))["requests"] >= 2)
             ingest = service.ingest_pid
             service.signal(signal.SIGINT)
             with pytest.raises(AssertionError):
