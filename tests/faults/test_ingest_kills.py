@@ -24,7 +24,7 @@ from calve.model import TableName
 from calve.service.announcement import Addresses, running_service
 from calve.service.orders import Order
 from calve.service.supervisor import Backoff, Supervisor
-from calve.wal import LogReader
+from calve.wal import Log, LogOptions, LogReader
 from tests.faults.ingest_producers import TOPIC, batch_rows
 from tests.services import environment, settings_of, wait_until
 
@@ -120,7 +120,8 @@ def producing(
 
 
 def in_log(wal: Path, partition: int) -> list[Row]:
-    """Every row, at the place of its offset."""
+    """Every row that was ever written, at the place of its offset."""
+    Log(wal, LogOptions(free_bytes_min=0)).close()  # which finds what nobody had synced
     rows: list[Row] = []
     with LogReader(wal) as reader:
         for entry in reader.read(reader.stream(TableName.parse(TOPIC), partition), 0):
