@@ -171,9 +171,9 @@ class _Fitting:
         return Fit(grown, is_plain, plans, pa.schema(fields), required, set_aside)
 
     def _check_source(self) -> None:
+        check_size(self._source)
         if not self._source.names:
             raise _no_columns()
-        check_size(self._source)
         check_columns(self._source.names)
 
     def _shaped_columns(self) -> list[tuple[int, str, Shaped]]:

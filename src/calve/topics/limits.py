@@ -13,9 +13,9 @@ DEPTH_MAX: Final = 32
 
 
 def check_size(schema: pa.Schema) -> None:
-    """Refuse a schema with too many fields, or with too many inside each other."""
+    """Refuse a schema with too many fields, too many inside each other, or names not in UTF-8."""
     count = 0
-    level: list[pa.DataType] = [field.type for field in schema]
+    level: list[pa.Field] = list(schema)
     depth = 0
     while level:
         depth += 1
@@ -30,14 +30,24 @@ def check_size(schema: pa.Schema) -> None:
                 f"a topic has at most {FIELDS_MAX:,} columns and fields",
                 hint="names that are values belong into a column of type map<string, …>",
             )
-        level = [inner for kind in level for inner in _inside(kind)]
+        level = [inner for field in level for inner in _inside(_checked(field).type)]
 
 
-def _inside(kind: pa.DataType) -> list[pa.DataType]:
+def _checked(field: pa.Field) -> pa.Field:
+    try:
+        assert field.name is not None
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"the name of a column is not UTF-8: {error.object!r}", hint="name it in UTF-8"
+        ) from error
+    return field
+
+
+def _inside(kind: pa.DataType) -> list[pa.Field]:
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return _inside(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
         return _inside(kind.storage_type)
     if pa.types.is_map(kind):
-        return [kind.key_type, kind.item_type]
-    return [kind.field(place).type for place in range(kind.num_fields)]
+        return [kind.key_field, kind.item_field]
+    return [kind.field(place) for place in range(kind.num_fields)]

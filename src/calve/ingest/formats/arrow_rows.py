@@ -10,6 +10,7 @@ import pyarrow as pa
 from calve.errors import InvalidRequest
 from calve.ingest.formats.compression import too_large
 from calve.ingest.formats.expansion import compressed_bytes, plain_bytes
+from calve.topics.limits import check_size
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 _HINT: Final = "send an Arrow IPC stream, as pyarrow.ipc.new_stream writes it"
@@ -22,6 +23,7 @@ def arrow_batches(body: bytes, *, bytes_max: int) -> Iterator[pa.RecordBatch]:
         if compressed_bytes(body) > bytes_max:
             raise too_large(bytes_max)
         with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
+            check_size(stream.schema)
             for batch in stream:
                 batch.validate(full=True)
                 left -= sum(plain_bytes(column) for column in batch.columns)

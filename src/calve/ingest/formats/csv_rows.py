@@ -34,6 +34,7 @@ class CsvReader:
         body = body.removeprefix(MARK).lstrip(b"\r\n")
         read_header(_file(body, Origin()))
         header = first_record(body)
+        _require_utf8(header, Origin(unit="header"))
         self._header = header.rstrip(b"\r\n")
         yield from record_blocks(body[len(header) :])
 
@@ -41,8 +42,9 @@ class CsvReader:
         """The rows of a block, None if it has none; `before` counts those before it."""
         if not block.strip():
             return None
-        content = self.joined([self._header, block])
         origin = Origin(before=before)
+        _require_utf8(block, origin)
+        content = self.joined([self._header, block])
         with reading(origin):
             names = read_header(_file(content, origin))
             learnt = {**self._learnt, **self._guessed(content, names, origin)}
@@ -80,6 +82,16 @@ class CsvReader:
     def original(self, record: bytes) -> bytes:
         """The record below its header, without which nobody could read it."""
         return self.joined([self._header, record])
+
+
+def _require_utf8(block: bytes, origin: Origin) -> None:
+    """Arrow writes to standard error about records that are ragged and not UTF-8 either."""
+    try:
+        block.decode()
+    except UnicodeDecodeError as error:
+        before = block.rfind(b"\n", 0, error.start) + 1
+        place = len(csv_records(block[:before])) + 1
+        raise origin.error("the text is not UTF-8", place=place, hint="send UTF-8") from None
 
 
 def _file(content: bytes, origin: Origin) -> InputFile:
