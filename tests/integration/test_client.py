@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,21 @@ def test_a_topic_that_was_made_again_gets_the_rows_after_that(
     deliveries = [client.produce("events", [{"id": number}]) for number in (3, 4)]
     assert [delivery.result(30).first for delivery in deliveries] == [0, 1]
     assert ids_in(intake) == [3, 4]
+
+
+def test_the_types_of_a_topic_are_asked_for_again_when_values_do_not_fit(
+    client: Client, intake: Intake
+) -> None:
+    client.produce("events", [{"id": 1}]).result(30)
+    client.delete_topic("events")
+    client.create_topic("events", schema={"id": "string"})
+    assert client.produce("events", [{"id": "x"}]).result(30) == (0, 1, False)
+    client.delete_topic("events")
+    client.create_topic("events", schema={"id": "date"})
+    with pytest.raises(InvalidRequest):
+        client.produce("events", [{"id": "y"}]).result(30)
+    assert client.produce("events", [{"id": date(2026, 1, 2)}]).result(30) == (0, 1, False)
+    assert ids_in(intake) == [date(2026, 1, 2)]
 
 
 def test_rows_that_are_in_already_are_not_refused_afterwards(

@@ -261,7 +261,7 @@ def test_the_log_is_asked_whether_an_append_is_in(log: Log) -> None:
     pending = log.submit(stream, rows(7), producer="p", sequence=0)
     assert not pending.is_done
     assert log.repeated(stream, "p", 0) == (0, 1, True)
-    assert pending.is_done
+    assert pending.wait(0) == (0, 1, False)
     assert log.repeated(stream, "p", 1) is None
     assert log.repeated(stream, "q", 0) is None
     assert log.repeated(log.stream(TOPIC, 1), "p", 0) is None
