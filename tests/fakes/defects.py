@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import RemoveSnapshotRefUpdate
 from pyiceberg.typedef import EMPTY_DICT
 
 from calve.tables.staging import Edit, _Snapshot
@@ -45,6 +46,12 @@ def forget(table: Table, paths: Iterable[str]) -> int:
     producer = _Forgetful(LeanTransaction(table), Edit(), "main")
     producer.lost = frozenset(paths)
     return _commit(table, producer)
+
+
+def begin_anew(table: Table) -> None:
+    """What CREATE OR REPLACE TABLE does: the same table goes on without any of its snapshots."""
+    unnamed = RemoveSnapshotRefUpdate.model_validate({"ref-name": "main"})
+    table.catalog.commit_table(table, (), (unnamed,))
 
 
 def _commit(table: Table, producer: _Snapshot) -> int:

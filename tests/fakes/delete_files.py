@@ -19,6 +19,7 @@ from pyiceberg.manifest import (
     ManifestWriterV2,
 )
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
 from calve.tables.staging import Edit, _Snapshot
@@ -124,5 +125,6 @@ def _delete_file(table: Table, rows: pa.Table, content: DataFileContent, **given
 def _commit(table: Table, deletes: list[DataFile]) -> None:
     producer = _Deletes(LeanTransaction(table), Edit(), "main")
     producer.deletes = deletes
+    producer._operation = Operation.DELETE
     updates, requirements = producer._commit()
     table._do_commit(updates, requirements)

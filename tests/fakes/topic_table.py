@@ -20,10 +20,12 @@ from calve.tables.catalog import LakeCatalog
 from calve.tables.data_files import new_operation_id, write_data_files
 from calve.tables.offsets import LogRange, commit_range, range_operation_id
 from calve.tables.positions import committed_position
+from calve.tables.ranges import Ranges
 from calve.tables.schemas import arrow_schema
 from calve.tables.staging import Edit
 
 LOG = UUID(int=7)
+NOTHING = Ranges()
 SCHEMA = Schema(
     NestedField(1, "_calve_partition", IntegerType()),
     NestedField(2, "_calve_offset", LongType()),
@@ -75,13 +77,15 @@ def feed(
     end: int | None = None,
     log: UUID = LOG,
     checksum: str = "",
+    lost: Ranges = NOTHING,
 ) -> int:
     """Commit rows with these offsets, as all that the log had up to `end`; the snapshot's id."""
     listed = list(offsets)
     table = catalog.load_table(name)
     position = committed_position(table, partition)
     start = position.offset if position else 0
-    rows = LogRange(partition, log, start, max(listed) + 1 if end is None else end, checksum)
+    end = max(listed) + 1 if end is None else end
+    rows = LogRange(partition, log, start, end, checksum, lost)
     files = data_files(table, topic_rows(listed, partition))
     operation = range_operation_id(rows)
     return commit_range(table, rows, Edit(added=files), operation_id=operation).position.snapshot_id

@@ -22,6 +22,7 @@ from calve.tables.references import create_tag
 from calve.tables.snapshots import rollback
 from calve.tables.staging import Edit
 from tests.fakes import feed as feeding
+from tests.fakes.defects import begin_anew
 from tests.fakes.feed import LOG, feed, make_table, parcel, position
 
 SNAPSHOTS = 3
@@ -169,6 +170,24 @@ def test_a_table_made_again(data: Path, is_loaded_before: bool) -> None:
             assert "it has no committed offset, and had 30 before" in error.message
             assert "does not follow 0" in refusal(catalog.load_table("t"), 30, 40).message
         assert catalog.load_table("t").current_snapshot() is None
+
+
+def test_a_table_that_was_replaced_by_an_empty_one(data: Path) -> None:
+    with opened(data) as catalog:
+        begin_anew(catalog.load_table("t"))
+        error = refusal(catalog.load_table("t"), 30, 40)
+        assert isinstance(error, Corruption)
+        assert "rollback --force" in str(error.hint)
+
+
+def test_a_table_that_was_replaced_by_rows_of_its_own(data: Path) -> None:
+    with opened(data) as catalog:
+        files = [task.file for task in catalog.load_table("t").scan().plan_files()]
+        begin_anew(catalog.load_table("t"))
+        TableCommit(catalog.load_table("t")).append(Edit(added=files[:1]))
+        error = refusal(catalog.load_table("t"), 30, 40)
+        assert isinstance(error, Corruption)
+        assert "does not lead to its newest one" in error.message
 
 
 def _delete_all(table: Table) -> None:

@@ -19,6 +19,7 @@ from calve.errors import Conflict, Corruption, Denied, InvalidRequest, InvalidSe
 from calve.lake import Lake
 from calve.query.engine import connect
 from calve.settings import Settings
+from calve.tables.catalog import LakeCatalog
 from calve.tables.stores.memory_files import SharedMemory
 
 USERS = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -178,6 +179,23 @@ def test_processes_that_make_one_lake_at_once_make_one(tmp_path: Path) -> None:
     outputs = [process.communicate("go\n", timeout=120) for process in processes]
     assert [error for _, error in outputs if error] == []
     assert sorted(out.strip() for out, _ in outputs) == ["made it"] + ["was second"] * 3
+
+
+@pytest.mark.parametrize("is_race", [False, True])
+def test_a_table_that_is_there_is_not_made_again_and_no_file_is_left(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, *, is_race: bool
+) -> None:
+    lake.catalog.create_table("users", USERS)
+    before = files_below(lake.settings.data)
+    if is_race:
+        monkeypatch.setattr(LakeCatalog, "_require_free", lambda *_: None)
+    with pytest.raises(Conflict, match="exists already"):
+        lake.catalog.create_table("users", USERS)
+    assert files_below(lake.settings.data) == before
+
+
+def files_below(directory: Path) -> set[Path]:
+    return {path for path in directory.rglob("*") if path.is_file() and "_calve" not in path.parts}
 
 
 def test_a_reader_goes_on_while_a_writer_holds_the_catalog(lake: Lake) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from calve.changes import delete_rows, rewrite
-from calve.errors import Conflict, InvalidRequest, NotFound
+from calve.errors import Conflict, Corruption, InvalidRequest, NotFound
 from calve.lake import Lake
 from calve.maintenance.verification import PartitionReport
 from calve.manager import IcebergManager
@@ -23,7 +23,9 @@ from calve.tables.positions import Position, committed_position
 from calve.tables.removals import Removals
 from calve.tables.staging import Edit
 from calve.wal import Log, LogOptions, Stream
+from tests.fakes.defects import begin_anew
 from tests.fakes.delete_files import delete_equal
+from tests.fakes.lying_catalog import lying
 from tests.fakes.oracle import rows as log_rows
 from tests.fakes.topic_table import feed, make_topic_table
 
@@ -72,6 +74,27 @@ def test_inserts_by_hand_are_refused_with_the_way_to_produce(manager: IcebergMan
             change()
         assert "calve produce" in (caught.value.hint or "")
     assert len(offsets(manager)) == 200
+
+
+@pytest.mark.parametrize("change", ["insert", "upsert"])
+def test_a_table_that_a_topic_comes_to_feed_meanwhile_takes_no_rows_by_hand(
+    lake: Lake, change: str
+) -> None:
+    lake.tables.create_table("t", {"id": "long"})
+
+    def is_first(commit: Callable[[], object]) -> object:
+        fed = Edit(properties={"calve.topic": "default.default.t"})
+        TableCommit(lake.catalog.load_table("t")).attempt(fed)
+        return commit()
+
+    by_hand: dict[str, Callable[[], object]] = {
+        "insert": lambda: lake.tables.insert_data("t", [{"id": 1}]),
+        "upsert": lambda: lake.tables.upsert_data("t", [{"id": 1}], ["id"]),
+    }
+    with lying(lake.catalog, is_first), pytest.raises(InvalidRequest, match="feeds the table"):
+        by_hand[change]()
+    assert not len(lake.tables.query_table("t"))
+    assert not list(Path(lake.catalog.load_table("t").location()[7:]).rglob("*.parquet"))
 
 
 def test_forced_inserts_have_no_offset(manager: IcebergManager) -> None:
@@ -288,6 +311,39 @@ def test_a_table_that_somebody_else_set_back_is_told_of_and_mended(
     manager.rollback("t", first)
     assert removed(catalog) == "100-200"
     assert report(manager).rows == 100
+
+
+def replace(catalog: LakeCatalog, kept: int) -> int:
+    """CREATE OR REPLACE TABLE … AS SELECT, with some of the table's files."""
+    table = catalog.load_table("t")
+    files = sorted((task.file for task in table.scan().plan_files()), key=lambda f: f.file_path)
+    begin_anew(table)
+    return TableCommit(catalog.load_table("t")).append(Edit(added=files[:kept])).snapshot_id
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_table_that_somebody_replaced_is_told_of_and_mended(
+    manager: IcebergManager, catalog: LakeCatalog, kept: int
+) -> None:
+    now = replace(catalog, kept)
+    assert "set the table back" in manager.verify_topic("t").partitions[0].problems[0]
+    with pytest.raises(Corruption):
+        feed(catalog, range(200, 210))
+    manager.rollback("t", now)
+    assert report(manager).rows == 100 * kept
+    feed(catalog, range(200, 210))
+    assert report(manager).rows == 100 * kept + 10
+
+
+def test_a_table_that_somebody_replaced_can_be_brought_back(
+    manager: IcebergManager, catalog: LakeCatalog
+) -> None:
+    before = manager.get_current_snapshot("t")
+    assert before is not None
+    begin_anew(catalog.load_table("t"))
+    manager.rollback("t", before.id, force=True)
+    feed(catalog, range(200, 210))
+    assert report(manager).rows == 210
 
 
 def test_dropping_and_renaming_the_table_is_refused(

@@ -82,6 +82,24 @@ def test_what_others_do_with_spark_is_told_from_a_defect(spark_lake: Lake, mode:
     assert gone(report(spark_lake)) == recorded(spark_lake) == "5-6,7-8,105-106,205-206"
 
 
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+def test_what_others_do_with_spark_outlives_their_snapshots(spark_lake: Lake, mode: str) -> None:
+    modes = {f"write__{what}__mode": mode for what in ("delete", "update", "merge")}
+    make(spark_lake, calve__snapshots__keep="10", **modes)
+    spark = spark_lake.spark()
+    spark.sql("DELETE FROM default.default.t WHERE id % 100 = 5")
+    feed(spark_lake.catalog, range(300, 310))
+    spark.sql(
+        "MERGE INTO default.default.t t USING (SELECT 7L AS id) s ON t.id = s.id "
+        "WHEN MATCHED THEN DELETE"
+    )
+    spark.sql("DELETE FROM default.default.t WHERE id >= 200 AND id < 300")
+    for offset in range(310, 325):
+        feed(spark_lake.catalog, [offset])
+    assert gone(report(spark_lake)) == recorded(spark_lake) == "5-6,7-8,105-106,200-300"
+    assert len(spark_lake.tables.list_snapshots("t")) == 10
+
+
 def test_deletion_vectors_are_honoured(spark_lake: Lake) -> None:
     make(spark_lake, write__delete__mode="merge-on-read")
     spark = spark_lake.spark()

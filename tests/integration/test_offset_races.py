@@ -19,9 +19,10 @@ from calve.settings import Settings
 from calve.tables.catalog import LakeCatalog
 from calve.tables.positions import committed_position
 from tests.fakes import feed as feeding
-from tests.fakes.feed import log_range, make_table, parcel
+from tests.fakes.feed import feed, log_range, make_table, parcel
 
 WRITERS = 2
+KEPT_SNAPSHOTS = 10
 ENOUGH_FOR_SPARK = 50  # offsets, before it merges and deletes some of them
 
 
@@ -111,7 +112,8 @@ def test_two_writers_while_spark_compacts_merges_and_deletes(
         for what in ("delete", "merge")
         for key, value in (("isolation-level", "snapshot"), ("mode", mode))
     }
-    make_table(spark_lake.catalog, lenient | {"calve.snapshots.keep": "10000"})
+    fed = {"calve.topic": "default.default.t", "calve.snapshots.keep": "10000"}
+    make_table(spark_lake.catalog, lenient | fed)
     is_begun, is_over = threading.Event(), threading.Event()
 
     def pause(start: int) -> bool:
@@ -137,3 +139,17 @@ def test_two_writers_while_spark_compacts_merges_and_deletes(
     assert Counter(feeding.offsets(table)) == Counter(set(range(end)) - gone)
     assert "merged" in table.scan().to_arrow()["value"].to_pylist()
     feeding.require_readable(table)
+    require_removals_known(spark_lake, gone, end)
+
+
+def require_removals_known(lake: Lake, gone: set[int], end: int) -> None:
+    """Also when the snapshots that took them out are forgotten by the commits that follow."""
+    lake.spark().sql(
+        f"ALTER TABLE t SET TBLPROPERTIES ('calve.snapshots.keep' = '{KEPT_SNAPSHOTS}')"
+    )
+    while len(lake.catalog.load_table("t").metadata.snapshots) > KEPT_SNAPSHOTS:
+        end = feed(lake.catalog.load_table("t"), end, end + 1).position.offset
+    found = lake.tables.verify_topic("t").partitions[0]
+    assert found.is_sound
+    assert sum(each.count for each in found.removed) == len(gone)
+    assert gone <= {at for each in found.removed for at in range(each.first, each.end)}

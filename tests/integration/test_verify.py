@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.manifest import DataFile
 
-from calve.errors import InvalidRequest, NotFound
+from calve.errors import Conflict, Corruption, InvalidRequest, NotFound
 from calve.lake import Lake
 from calve.maintenance import verify
 from calve.maintenance.sweep import _Sweeper, sweep
@@ -17,6 +19,7 @@ from calve.maintenance.verification import PartitionReport, Verification
 from calve.maintenance.verify import verify_topic
 from calve.tables.catalog import LakeCatalog
 from calve.tables.commit import TableCommit
+from calve.tables.expiry import expire_snapshots
 from calve.tables.offset_scan import OffsetFile, OffsetReader, Piece
 from calve.tables.ranges import Range
 from calve.tables.schemas import define_table
@@ -170,7 +173,8 @@ def test_position_deletes_are_honoured(catalog: LakeCatalog) -> None:
     feed(catalog, range(100))
     table = catalog.load_table("t")
     delete_positions(table, {file_of(catalog, 0).file_path: [3, 4, 50]})
-    assert text(only(verified(catalog)).missing) == "3-5,50-51"
+    found = only(verified(catalog))
+    assert (found.rows, text(found.removed)) == (97, "3-5,50-51")
 
 
 def test_equality_deletes_are_refused_with_the_way_out(catalog: LakeCatalog) -> None:
@@ -228,6 +232,78 @@ def test_others_may_commit_meanwhile(catalog: LakeCatalog, monkeypatch: pytest.M
     monkeypatch.setattr(verify, "sweep", sweeping)
     found = verified(catalog)
     assert (found.is_sound, found.snapshot_id, only(found).committed) == (True, first, 100)
+
+
+def rewritten_and_expired(catalog: LakeCatalog) -> None:
+    """All files are replaced by others, and those before deleted."""
+    files = [task.file for task in catalog.load_table("t").scan().plan_files()]
+    rows = catalog.load_table("t").scan().to_arrow().cast(topic_rows([]).schema)
+    compact(catalog.load_table("t"), files, data_files(catalog.load_table("t"), rows))
+    expire_snapshots(catalog.load_table("t"), datetime.now(UTC) + timedelta(days=1))
+
+
+def test_a_snapshot_that_expires_meanwhile_is_left_for_the_newest(
+    catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(catalog, range(100))
+    seen = []
+
+    def sweeping(*given: Any) -> Any:
+        seen.append(given)
+        if len(seen) <= 2:
+            rewritten_and_expired(catalog)
+        return sweep(*given)
+
+    monkeypatch.setattr(verify, "sweep", sweeping)
+    found = verified(catalog)
+    assert (len(seen), found.is_sound, found.rows) == (3, True, 100)
+    assert found.snapshot_id == catalog.load_table("t").metadata.current_snapshot_id
+
+
+def test_snapshots_that_expire_all_the_time_are_an_error_within_bounds(
+    catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(catalog, range(100))
+
+    def sweeping(*given: Any) -> Any:
+        rewritten_and_expired(catalog)
+        return sweep(*given)
+
+    monkeypatch.setattr(verify, "sweep", sweeping)
+    with pytest.raises(Conflict, match="expire while they are read"):
+        verified(catalog)
+
+
+def test_a_data_file_that_is_gone_is_damage(catalog: LakeCatalog) -> None:
+    feed(catalog, range(100))
+    table = catalog.load_table("t")
+    table.io.delete(file_of(catalog, 0).file_path)
+    with pytest.raises(Corruption, match="missing"):
+        verified(catalog)
+
+
+@pytest.mark.parametrize("kind", ["data file", "footer", "manifest", "manifest list"])
+def test_a_file_that_is_damaged_is_named(catalog: LakeCatalog, kind: str) -> None:
+    feed(catalog, range(100_000))
+    table = catalog.load_table("t")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    (manifest,) = snapshot.manifests(table.io)
+    data = file_of(catalog, 0).file_path
+    location = {
+        "manifest": manifest.manifest_path,
+        "manifest list": snapshot.manifest_list,
+    }.get(kind, data)
+    path = Path(location.removeprefix("file://"))
+    content = path.read_bytes()
+    middle = len(content) // 2
+    cut = content[: middle // 2] + bytes(middle) + content[middle // 2 + middle :]
+    path.write_bytes(cut if kind == "data file" else content[:middle])
+    with pytest.raises(Corruption, match="is damaged") as caught:
+        verified(catalog)
+    named = "a manifest of default.default.t" if kind == "manifest" else location
+    assert named in caught.value.message
+    assert "restore" in (caught.value.hint or "")
 
 
 def test_no_offset_is_settled_while_a_file_may_still_hold_it(

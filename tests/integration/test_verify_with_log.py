@@ -8,12 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from calve.errors import NotFound
+from calve.errors import Corruption, InvalidRequest, NotFound
 from calve.lake import Lake
 from calve.maintenance.verification import Verification
 from calve.manager import IcebergManager
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
+from calve.tables.ranges import Range, Ranges
 from calve.wal import Log, LogOptions, Stream
 from tests.fakes.oracle import rows
 from tests.fakes.topic_table import feed, make_topic_table
@@ -79,6 +80,45 @@ def test_holes_of_the_log_are_known_loss(lake: Lake, log: Log, stream: Stream) -
     found = verified(lake.tables, log).partitions[0]
     assert [str(each) for each in found.known_loss] == ["100-130"]
     assert [str(each) for each in found.missing] == ["130-150"]
+
+
+def test_holes_that_a_commit_told_of_outlive_the_log(lake: Lake) -> None:
+    make_topic_table(lake.catalog)
+    feed(lake.catalog, range(100))
+    feed(lake.catalog, [*range(100, 110), *range(130, 145)], end=150, lost=Ranges.exact((110, 130)))
+    feed(lake.catalog, [], end=160, lost=Ranges.exact((150, 160)))
+    found = lake.tables.verify_topic("t").partitions[0]
+    assert [str(each) for each in found.known_loss] == ["110-130", "150-160"]
+    assert [str(each) for each in found.missing] == ["145-150"]
+    lake.tables.delete_data("t", "id < 10")
+    again = lake.tables.verify_topic("t").partitions[0]
+    assert again.known_loss == found.known_loss
+    assert [str(each) for each in again.removed] == ["0-10"]
+
+
+def test_what_is_told_as_lost_lies_in_the_range_and_beside_its_rows(lake: Lake) -> None:
+    make_topic_table(lake.catalog)
+    with pytest.raises(InvalidRequest, match="10-20 is not all of it in 0-15"):
+        feed(lake.catalog, [], end=15, lost=Ranges.exact((10, 20)))
+    with pytest.raises(InvalidRequest, match="more than the range has offsets"):
+        feed(lake.catalog, range(10), lost=Ranges.exact((5, 6)))
+
+
+def test_a_loss_known_in_number_alone_explains_no_more_than_that(lake: Lake) -> None:
+    make_topic_table(lake.catalog)
+    feed(lake.catalog, range(0, 100, 2), lost=Ranges((Range(0, 99, 49),)), end=99)
+    assert lake.tables.verify_topic("t").is_sound
+    make_topic_table(lake.catalog, "u")
+    feed(lake.catalog, range(0, 100, 2), name="u", lost=Ranges((Range(0, 99, 48),)), end=99)
+    assert len(lake.tables.verify_topic("u").partitions[0].missing) == 49
+
+
+def test_an_unreadable_loss_is_an_error_with_the_way_out(lake: Lake) -> None:
+    make_topic_table(lake.catalog, **{"calve.lost.0": "many"})
+    feed(lake.catalog, range(100))
+    with pytest.raises(Corruption, match=r"calve\.lost\.0") as caught:
+        lake.tables.verify_topic("t")
+    assert "older metadata file" in (caught.value.hint or "")
 
 
 def test_the_log_of_another_life_is_told_of(lake: Lake, log: Log, stream: Stream) -> None:

@@ -13,6 +13,7 @@ import pytest
 from calve.errors import InvalidRequest
 from calve.lake import Lake
 from calve.tables import data_files as data_files_module
+from calve.tables.inputs.parts import read_parts
 from calve.writer import BatchOptimizationConfig
 from tests.conftest import MakeSettings
 from tests.integration.writing import EAGER, data_files, ids, rows, snapshots, writer_for
@@ -114,6 +115,39 @@ def test_without_splitting_too_large_a_batch_is_refused(
     assert ids(lake) == list(range(100))
 
 
+def test_without_splitting_a_batch_within_its_bounds_is_one_piece(lake: Lake) -> None:
+    config = BatchOptimizationConfig(enable_auto_split=False, max_memory_per_batch_bytes=10_000)
+    with writer_for(lake, batch=config) as writer:
+        writer.write_batch([{"id": n, "text": "x" * 1_000} for n in range(9)])
+        assert writer.stats.pieces == 1
+    assert ids(lake) == list(range(9))
+
+
+def test_a_batch_that_is_refused_for_its_size_leaves_no_column(lake: Lake) -> None:
+    config = BatchOptimizationConfig(enable_auto_split=False, max_rows_per_batch=100)
+    with writer_for(lake, batch=config) as writer:
+        writer.write_batch(rows(1))
+        transaction = writer.begin_transaction()
+        with pytest.raises(InvalidRequest, match="splitting is off"):
+            writer.write_batch([{"id": n, "unwanted": n} for n in range(101)])
+        writer.write_batch(rows(1, start=1))
+        writer.commit_transaction(transaction)
+    assert lake.catalog.load_table("t").schema().column_names == ["id"]
+    assert ids(lake) == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["rows", "batches"])
+def test_long_rows_are_read_a_few_at_a_time(kind: str) -> None:
+    """However many rows a batch may have, no more of them are held than memory allows."""
+    long = [{"id": n, "text": "x" * 1_000, "deep": [{"more": b"y" * 1_000}]} for n in range(1_000)]
+    data: Any = iter(long)
+    if kind == "batches":
+        data = pa.Table.from_pylist(long)
+    parts = list(read_parts(data, rows_max=50_000, bytes_max=20_000))
+    assert sum(part.num_rows for part in parts) == 1_000
+    assert 3 <= max(part.num_rows for part in parts) <= 10
+
+
 def test_no_more_pieces_are_written_at_once_than_configured(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +181,16 @@ def test_the_configuration_changes_on_a_live_writer(lake: Lake) -> None:
     assert ids(lake) == list(range(3_000))
 
 
+def test_the_bound_on_memory_changes_within_a_transaction(lake: Lake) -> None:
+    with writer_for(lake) as writer, writer.transaction():
+        writer.write_batch(rows(1_000))
+        assert not data_files(lake)
+        writer.set_batch_config(EAGER)
+        writer.write_batch(rows(5_000, start=1_000))
+        assert data_files(lake)
+    assert ids(lake) == list(range(6_000))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -154,6 +198,7 @@ def test_the_configuration_changes_on_a_live_writer(lake: Lake) -> None:
         ({"max_memory_per_batch_bytes": -1}, "max_memory_per_batch_bytes: -1"),
         ({"target_concurrent_batches": True}, "target_concurrent_batches: True"),
         ({"catalog_cache_ttl_seconds": -0.5}, "catalog_cache_ttl_seconds: -0.5"),
+        ({"enable_auto_split": "no"}, "enable_auto_split: 'no'"),
     ],
 )
 def test_bounds_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:

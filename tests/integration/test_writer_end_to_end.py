@@ -15,7 +15,9 @@ import pytest
 import calve
 from calve.errors import InvalidRequest
 from calve.lake import Lake
+from calve.tables.commit import TableCommit
 from calve.tables.sorting import sorted_rows
+from calve.tables.staging import Edit
 from calve.tables.types import type_name
 from calve.writer import IcebergTableWriter, create_iceberg_writer
 from tests.contract.backends import Servers, backend
@@ -205,6 +207,21 @@ def test_a_table_that_a_topic_feeds_is_not_written_past_it(
         writer.write_batch(rows(1))
     assert "calve produce" in str(refused.value)
     assert ids(lake) == []
+
+
+def test_a_table_that_a_topic_comes_to_feed_is_not_written_past_it(
+    lake: Lake, writer: IcebergTableWriter
+) -> None:
+    writer.write_batch(rows(1))
+    transaction = writer.begin_transaction()
+    writer.write_batch(rows(1, start=1))
+    fed = Edit(properties={"calve.topic": "acme.sales.orders"})
+    TableCommit(lake.catalog.load_table("t")).attempt(fed)
+    with pytest.raises(InvalidRequest, match=r"the topic acme\.sales\.orders feeds"):
+        writer.commit_transaction(transaction)
+    writer.rollback_transaction(transaction)
+    assert ids(lake) == [0]
+    assert len(data_files(lake)) == 1
 
 
 def test_partitions_and_sort_order_are_kept(lake: Lake, writer: IcebergTableWriter) -> None:

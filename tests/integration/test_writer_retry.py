@@ -11,6 +11,7 @@ import pytest
 
 from calve.errors import Conflict, InvalidRequest, UnknownOutcome
 from calve.lake import Lake
+from calve.tables.data_files import DataFileWriter
 from calve.writer import IcebergTableWriter, RetryConfig, create_iceberg_writer
 from tests.conftest import MakeSettings
 from tests.fakes import lying_catalog as lies
@@ -122,6 +123,7 @@ def test_without_a_configuration_the_table_says_how_often_others_may_win(
         ({"initial_delay": -1}, "initial_delay: -1"),
         ({"max_delay": "10"}, "max_delay: '10'"),
         ({"backoff_multiplier": 0.5}, "backoff_multiplier: 0.5"),
+        ({"max_delay": float("inf")}, "max_delay: inf"),
     ],
 )
 def test_retries_that_make_no_sense_are_refused(options: dict[str, float], said: str) -> None:
@@ -184,6 +186,25 @@ def test_rows_are_written_again_where_their_columns_ids_were_taken(
     assert last == [{"id": 2_000, "other": None, "note": "a", "deep": {"er": [1, None]}}]
     assert len(data_files(lake)) == len(lake.catalog.load_table("t").inspect.files())
     assert snapshots(lake) == 1
+
+
+def test_rows_that_could_not_be_written_again_are_still_there_to_commit(
+    lake: Lake, writer: IcebergTableWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: object) -> None:
+        raise OSError("no space left")
+
+    transaction = writer.begin_transaction()
+    writer.write_batch([{"id": 1, "note": "a"}])
+    writer._transactions.find(transaction)._stager.finish()
+    lake.tables.add_column("t", "other", "double")
+    with monkeypatch.context() as patch:
+        patch.setattr(DataFileWriter, "finish", full)
+        with pytest.raises(OSError, match="no space"):
+            writer.commit_transaction(transaction)
+    writer.commit_transaction(transaction)
+    assert read(lake) == [{"id": 1, "other": None, "note": "a"}]
+    assert len(data_files(lake)) == 1
 
 
 def test_columns_that_cannot_both_be_are_refused_and_can_be_rolled_back(

@@ -212,6 +212,24 @@ def test_a_batch_that_fails_half_way_can_only_be_rolled_back(
     assert data_files(lake) == before
 
 
+@pytest.mark.parametrize("end", ["commit_transaction", "rollback_transaction"])
+def test_rows_cannot_end_the_transaction_that_they_belong_to(
+    lake: Lake, writer: IcebergTableWriter, end: str
+) -> None:
+    transaction = writer.begin_transaction()
+
+    def ending() -> Iterator[dict[str, int]]:
+        yield from ({"id": n} for n in range(1, 1_001))
+        getattr(writer, end)(transaction)
+        yield {"id": 1_001}
+
+    with pytest.raises(InvalidRequest, match="is being written"):
+        writer.write_batch(ending())
+    writer.rollback_transaction(transaction)
+    assert ids(lake) == [0]
+    assert len(data_files(lake)) == 1
+
+
 def test_closing_rolls_back_what_is_open(lake: Lake) -> None:
     lake.tables.create_table("t", {"id": "long"})
     with writer_for(lake, batch=EAGER) as writer:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.manifest import DataFile
@@ -19,6 +21,7 @@ from calve.changes import delete_rows, update_rows
 from calve.changes.rollback import roll_back_fed
 from calve.maintenance.verify import verify_topic
 from calve.settings import load_settings
+from calve.tables import retention
 from calve.tables.catalog import LakeCatalog
 from calve.tables.commit import TableCommit
 from calve.tables.expiry import expire_snapshots
@@ -44,7 +47,7 @@ class History:
         self.rows: Counter[Row] = Counter()
         self.recorded: set[Row] = set()
         self.unrecorded: set[Row] = set()
-        make_topic_table(catalog)
+        make_topic_table(catalog, calve__snapshots__keep=str(chance.choice([2, 100])))
 
     def remember(self) -> None:
         table = self.catalog.load_table("t")
@@ -165,6 +168,14 @@ class History:
         self.rows.update(rows)
 
 
+@contextmanager
+def few_snapshots() -> Iterator[None]:
+    """Have offset commits forget snapshots as soon as the table says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retention, "SNAPSHOTS_KEPT_MIN", 1)
+        yield
+
+
 Step = Callable[[History], None]
 STEPS: tuple[Step, ...] = (
     *(History.feed, History.feed, History.feed),
@@ -216,7 +227,7 @@ def check(history: History) -> None:
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_auditor_agrees_with_a_model(steps: list[Step], defects: list[Step], seed: int) -> None:
-    with small_chunks(), tempfile.TemporaryDirectory() as directory:
+    with small_chunks(), few_snapshots(), tempfile.TemporaryDirectory() as directory:
         data = str(Path(directory) / "lake")
         with LakeCatalog(load_settings(flags={"data": data}, environ={}).settings) as catalog:
             history = History(catalog, random.Random(seed))

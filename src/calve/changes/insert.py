@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import pyarrow as pa
 
@@ -44,7 +45,10 @@ def insert_rows(  # noqa: PLR0913
     if not files:
         return Change(str(name), "insert", commit.branch, None)
     try:
-        done = commit.append(Edit(added=files, summary={"calve.operation": operation_id}))
+        done = commit.append(
+            Edit(added=files, summary={"calve.operation": operation_id}),
+            require=partial(refuse_rows, force=force),
+        )
     except BaseException:
         commit.discard(file.file_path for file in files)
         raise

@@ -105,7 +105,9 @@ class _Plan:
         )
 
     def changes(self, table: Table) -> bool:
-        return bool(self.left) or self.positions != committed_positions(table)
+        known = committed_positions(table)
+        is_unbroken = all(is_on_line(table, position) for position in known.values())
+        return bool(self.left) or self.positions != known or not is_unbroken
 
     def edit(self, table: Table, snapshot_id: int) -> Edit:
         before = Removals.parse(table.properties)
@@ -130,11 +132,10 @@ def _lost_before(table: Table, positions: Mapping[int, Position]) -> Removals:
     """What the table has lost already, where somebody has set it back without a record."""
     lost: dict[int, Runs] = {}
     for partition, position in positions.items():
-        head = table.metadata.current_snapshot_id
-        if head is not None and not is_on_line(table, position):
-            start = reached_offset(table, head, partition)
-            if start is not None:
-                lost[partition] = Runs.of_pairs([(start, position.offset)])
+        if not is_on_line(table, position):
+            head = table.metadata.current_snapshot_id
+            left = offset_change(table, position.snapshot_id, head).left
+            lost[partition] = left.get(partition, Runs.empty())
     return Removals.of_runs(lost)
 
 

@@ -61,7 +61,13 @@ def upsert_rows(  # noqa: PLR0913
     with RowEngine() as engine:
         require_one_row_for_each_key(engine, source.rows, keys)
         upsert = _Upsert(rewrite, engine, source, keys)
-        return rewrite.run(upsert.plan)
+
+        def plan() -> FileChanges:
+            # A topic may have come to feed the table since the attempt before.
+            refuse_rows(rewrite.table, force=force)
+            return upsert.plan()
+
+        return rewrite.run(plan)
 
 
 class _Upsert:

@@ -83,8 +83,9 @@ def _batches(intake: Intake, name: TableName, rows: Any) -> Iterator[pa.RecordBa
     """Arrow data as it is; values without types with those of the topic, where it has them."""
     topic = intake.topics.find(name)
     fitter = RowFitter(topic.schema, last_column_id=topic.last_column_id) if topic else RowFitter()
+    bytes_max = intake.settings.ingest.request_bytes_max
     before = 0
-    for part in read_parts(rows, rows_max=_PART_ROWS):
+    for part in read_parts(rows, rows_max=_PART_ROWS, bytes_max=bytes_max):
         if isinstance(part, Columns):
             fitted = fitter.fit(part, before=before)
             given = [each for each in fitted.schema.names if each in part.values]

@@ -76,6 +76,13 @@ class Gaps:
         """Between which offsets an explanation is still wanted."""
         return Runs.of_pairs((each.first, each.end) for each in self.unexplained)
 
+    def explain_ranges(self, source: Ranges) -> Ranges:
+        """The same for what a table was told; in number alone, it explains all gaps or none."""
+        gaps = self._unexplained
+        counts = ((each, gaps.between(each.first, each.end).count) for each in source)
+        told = [(each.first, each.end) for each, count in counts if count <= each.count]
+        return self.explain(Runs.of_pairs(told))
+
     def explain(self, source: Runs) -> Ranges:
         """Take out what a source says is gone; what that was."""
         hits = Ranges.of_runs(self._unexplained.intersection(source))

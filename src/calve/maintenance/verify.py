@@ -1,8 +1,9 @@
 """The auditor: proves from table and log that each offset of a topic is there once.
 
-It looks at one snapshot, with the properties that belong to it, while others go on committing.
-What is not there must have been removed on purpose, by a record or by a snapshot that is kept, or
-be known to the log as lost; all else is missing, which is a defect. It changes nothing.
+It looks at one snapshot, with the properties that belong to it, while others go on committing; if
+it expires meanwhile, at the newest one instead. What is not there must have been removed on
+purpose, by a record or by a snapshot that is kept, or be known as lost to the log, or to the table
+from it; all else is missing, which is a defect. It changes nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from calve.errors import CalveError, Conflict
 from calve.maintenance.log_check import TopicLog, opened_log
 from calve.maintenance.sweep import PartitionCount, Sweep, sweep
 from calve.maintenance.verification import (
@@ -24,6 +26,7 @@ from calve.maintenance.verification import (
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.feeding import require_topic
+from calve.tables.losses import known_losses
 from calve.tables.orphans import data_orphans
 from calve.tables.positions import Position, committed_position, committed_positions
 from calve.tables.ranges import Ranges
@@ -35,6 +38,8 @@ from calve.tables.translate import translating
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+
+_AUDITS_MAX: Final = 5
 
 
 def verify_topic(
@@ -48,15 +53,33 @@ def verify_topic(
     """Audit the table of a topic, and its log: that in a directory, or the lake's own if it has it.
 
     NotFound if there is no such table or no topic feeds it; InvalidRequest if it has deletes that
-    only Spark can read.
+    only Spark can read; Conflict if its snapshots expire faster than they can be read.
     """
     table = catalog.load_table(name)
     topic = require_topic(table, str(name))
     with translating(), opened_log(topic, log, own_log) as in_log:
-        audit = _Audit(table, in_log, lambda: catalog.load_table(name))
-        found = audit.run()
+        found = _audited(table, in_log, lambda: catalog.load_table(name))
     orphans = _orphans(catalog.load_table(name)) if with_orphans else None
     return replace(found, topic=str(topic), table=str(name), orphans=orphans)
+
+
+def _audited(table: Table, log: TopicLog | None, reloaded: Callable[[], Table]) -> Verification:
+    """Audit a table, and again as it is now if what it was expires meanwhile."""
+    for _ in range(_AUDITS_MAX):
+        try:
+            return _Audit(table, log, reloaded).run()
+        except (CalveError, OSError):
+            before, table = table, reloaded()
+            if _snapshot_ids(before) <= _snapshot_ids(table):
+                raise
+    raise Conflict(
+        f"snapshots of {'.'.join(table.name())} expire while they are read",
+        hint="verify it while nobody expires its snapshots",
+    )
+
+
+def _snapshot_ids(table: Table) -> set[int]:
+    return {each.snapshot_id for each in table.metadata.snapshots}
 
 
 class _Audit:
@@ -104,10 +127,11 @@ class _Audit:
         return self._log.check(partition, self._positions.get(partition), newest)
 
     def _known_loss(self, partition: int, count: PartitionCount) -> Ranges:
+        told = count.gaps.explain_ranges(known_losses(self._table.properties, partition))
         span = count.gaps.span
         if self._log is None or not len(span):
-            return Ranges()
-        return count.gaps.explain(self._log.holes(partition, span))
+            return told
+        return told.merged(count.gaps.explain(self._log.holes(partition, span)))
 
     def _taken_out(self, found: Sweep) -> dict[int, list[Removed]]:
         """What snapshots took out that nobody recorded; the newest that did is named."""

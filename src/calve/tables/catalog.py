@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 from uuid import uuid4
 
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -93,6 +93,7 @@ class LakeCatalog:
         with translating():
             self._create_namespace(parsed)
             with _refusing_taken(parsed):
+                self._require_free(parsed)
                 table = self.iceberg.create_table(
                     self._names.identifier(parsed),
                     schema,
@@ -194,6 +195,12 @@ class LakeCatalog:
             f"there is no table {str(name)!r}{meant(str(name), known)}",
             hint="`calve table list` shows what there is",
         )
+
+    def _require_free(self, name: TableName) -> None:
+        """Refuse a name that is taken, before a catalog writes metadata for another table of it."""
+        identifier = self._names.identifier(name)
+        if isinstance(self.iceberg, MetastoreCatalog) and self.iceberg.table_exists(identifier):
+            raise TableAlreadyExistsError(str(name))
 
     def _free_location(self, name: TableName) -> str | None:
         """The table's place, or one beside it where files of an earlier table still lie.

@@ -116,10 +116,19 @@ class TableCommit:
         self._give_up_past()
         return None
 
-    def append(self, edit: Edit) -> Committed:
-        """Commit what does not depend on the rest of the table, on whatever head there is."""
+    def append(self, edit: Edit, *, require: Callable[[Table], None] | None = None) -> Committed:
+        """Commit what does not depend on the rest of the table, on whatever head there is.
+
+        `require` looks at the table before each attempt, and refuses it with an error.
+        """
         assert not edit.removed
-        return self.repeat(lambda: self.attempt(edit))
+
+        def attempt() -> Committed:
+            if require is not None:
+                require(self.table)
+            return self.attempt(edit)
+
+        return self.repeat(attempt)
 
     def repeat(self, attempt: Callable[[], _T]) -> _T | Committed:
         """Attempt until it succeeds or an earlier attempt turns out to have.

@@ -16,6 +16,10 @@ from pyiceberg.table.snapshots import Snapshot
 from calve.errors import Corruption
 from calve.tables.positions import Position, differ, summarised_range
 
+_EMPTY: Final = (
+    "somebody has replaced the table, which is empty now; `calve table rollback --force` to one of "
+    "its kept snapshots (`calve table list-snapshots`) brings back the rows of that time"
+)
 _WAY_OUT: Final = (
     "restore the catalog's newer state, if it was set back; otherwise `calve topic verify` tells "
     "what the table holds and lacks, and `calve table rollback` to its current snapshot records "
@@ -91,7 +95,7 @@ def _brought(snapshot: Snapshot, partition: int) -> int | None:
 
 def _is_explained_by_expiry(table: Table, position: Position, oldest: Snapshot | None) -> bool:
     """Whether the position's snapshot may have come before the oldest one of the line."""
-    if oldest is None:
+    if oldest is None or _was_left(table, position):
         return False
     if table.format_version == 1:
         return True  # Its snapshots are not numbered.
@@ -99,6 +103,15 @@ def _is_explained_by_expiry(table: Table, position: Position, oldest: Snapshot |
     kept = table.snapshot_by_id(position.snapshot_id)
     came_before = kept is None or (kept.sequence_number or 0) < line_begins
     return line_begins > 1 and came_before
+
+
+def _was_left(table: Table, position: Position) -> bool:
+    """Whether its snapshot was the newest, and the one that followed does not continue it.
+
+    Expiry takes out of the table's log all that was the newest before a snapshot that goes. So what
+    is in it, and not in the line, was rolled back, or replaced by another table of the same name.
+    """
+    return any(entry.snapshot_id == position.snapshot_id for entry in table.metadata.snapshot_log)
 
 
 def _require_untouched(table: Table, partition: int) -> None:
@@ -150,6 +163,6 @@ def _is_rollback(table: Table, partition: int, *, since: Position, now: Position
 def _broken(table: Table, partition: int, what: str) -> Corruption:
     return Corruption(
         f"{'.'.join(table.name())}: partition {partition} was set back or edited: {what}",
-        hint=_WAY_OUT,
+        hint=_WAY_OUT if table.current_snapshot() else _EMPTY,
         context={"table": ".".join(table.name()), "partition": str(partition)},
     )

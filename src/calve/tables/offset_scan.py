@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
 from pyiceberg.types import PrimitiveType
 
-from calve.tables.planning import all_files
+from calve.tables.planning import all_files, differing_files
 from calve.tables.reading import FileReader
 from calve.tables.runs import Runs
 
@@ -69,7 +69,11 @@ def offset_files(table: Table, snapshot_id: int | None) -> list[OffsetFile]:
 
     InvalidRequest where the table has deletes that only Spark can read.
     """
-    files = [_described(table, task) for task in all_files(table, snapshot_id)]
+    return _by_offset(table, all_files(table, snapshot_id))
+
+
+def _by_offset(table: Table, tasks: Iterable[FileScanTask]) -> list[OffsetFile]:
+    files = [_described(table, task) for task in tasks]
     return sorted(files, key=lambda file: -1 if file.first is None else file.first)
 
 
@@ -141,8 +145,10 @@ def offset_change(
 
     With `within`, files are left out that have none of those offsets.
     """
-    before = {file.key: file for file in offset_files(table, before_id)}
-    after = {file.key: file for file in offset_files(table, after_id)}
+    before, after = (
+        {file.key: file for file in _by_offset(table, tasks)}
+        for tasks in differing_files(table, before_id, after_id)
+    )
     gone = [file for key, file in before.items() if key not in after]
     new = [file for key, file in after.items() if key not in before]
     if within is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -25,6 +25,7 @@ from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.expiry import clear_away, manifest_paths, referred_files
 from calve.tables.lineage import require_unbroken, snapshots_before
+from calve.tables.losses import with_losses
 from calve.tables.positions import (
     Position,
     committed_position,
@@ -33,6 +34,8 @@ from calve.tables.positions import (
     position_property,
     range_summary,
 )
+from calve.tables.ranges import Ranges
+from calve.tables.recording import Retirement
 from calve.tables.staging import Edit
 from calve.tables.translate import translating
 
@@ -44,7 +47,8 @@ _OPERATION: Final = "calve.operation"
 class LogRange:
     """The offsets of one partition's log from `start` up to, not including, `end`.
 
-    `checksum` is that of the last frame, in whatever spelling the log has for it.
+    `checksum` is that of the last frame, in whatever spelling the log has for it. `lost` are the
+    holes of the log in the range, which the table will remember.
     """
 
     partition: int
@@ -52,12 +56,17 @@ class LogRange:
     start: int
     end: int
     checksum: str
+    lost: Ranges = field(default_factory=Ranges)
 
     def __post_init__(self) -> None:
         if self.partition < 0 or not 0 <= self.start < self.end:
             raise InvalidRequest(
                 f"{self.start}-{self.end} of partition {self.partition} is not a range of offsets",
                 hint="a range has at least one offset, and offsets begin with 0",
+            )
+        if any(each.first < self.start or each.end > self.end for each in self.lost):
+            raise InvalidRequest(
+                f"{self.lost} is not all of it in {self}", hint="tell of holes in the range itself"
             )
 
     def __str__(self) -> str:
@@ -101,6 +110,7 @@ def commit_range(
     _require_fitting(rows, edit)
     commit = TableCommit(table)
     judge = _Judge(rows, last_seen, replaces)
+    retirement = Retirement()
     fitted = edit if edit.schema else replace(edit, schema=table.schema())
 
     def attempt() -> Committed | _Verdict:
@@ -110,7 +120,10 @@ def commit_range(
             if found := commit.reload():
                 return found
             verdict = judge.verdict(commit.table)
-        return verdict or commit.attempt(_prepared(commit.table, rows, fitted, operation_id))
+        if verdict is not None:
+            return verdict
+        prepared = _prepared(commit.table, rows, fitted, operation_id)
+        return commit.attempt(retirement.making_room(commit.table, prepared))
 
     outcome = commit.repeat(attempt)
     if isinstance(outcome, Committed):
@@ -126,7 +139,7 @@ def commit_range(
 def _require_fitting(rows: LogRange, edit: Edit) -> None:
     assert not edit.removed
     count = sum(file.record_count for file in edit.added)
-    if count > rows.end - rows.start:
+    if count + rows.lost.count > rows.end - rows.start:
         raise InvalidRequest(
             f"the data files of {rows} have {count} rows, more than the range has offsets",
             hint="commit the files that were written for this range, each once",
@@ -225,7 +238,11 @@ def _prepared(table: Table, rows: LogRange, edit: Edit, operation_id: str) -> Ed
             **range_summary(rows.partition, rows.start, rows.end),
             _OPERATION: operation_id,
         },
-        properties={**edit.properties, **_first_time(table)},
+        properties={
+            **edit.properties,
+            **_first_time(table),
+            **with_losses(table.properties, rows.partition, rows.lost),
+        },
         stamp=lambda snapshot_id: position_property(rows.partition, _position(rows, snapshot_id)),
         is_recurring=True,
     )

@@ -18,6 +18,7 @@ from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from calve.condition import Condition, Fact
 from calve.errors import InvalidRequest
 from calve.tables.pruning import fact_to_iceberg, to_iceberg
+from calve.tables.translate import reading_file
 
 
 class _Planner(ManifestGroupPlanner):
@@ -64,10 +65,7 @@ def files_to_change(table: Table, fact: Fact, *, snapshot_id: int | None) -> lis
     By the table's newest schema, which is the one that a change is written with, on any branch.
     InvalidRequest where there are deletes that would be lost with a rewritten file.
     """
-    snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
-    if snapshot is None:
-        return []
-    manifests = snapshot.manifests(table.io)
+    manifests = _manifests(table, snapshot_id)
     _refuse_equality_deletes(table, manifests)
     schema = table.schema()
     return _planned(table, manifests, fact_to_iceberg(fact, schema), schema)
@@ -75,12 +73,40 @@ def files_to_change(table: Table, fact: Fact, *, snapshot_id: int | None) -> lis
 
 def all_files(table: Table, snapshot_id: int | None) -> list[FileScanTask]:
     """Every file of a snapshot, each with its delete files; InvalidRequest as in changes."""
+    return _all_planned(table, _manifests(table, snapshot_id))
+
+
+def differing_files(
+    table: Table, before_id: int | None, after_id: int | None
+) -> tuple[list[FileScanTask], list[FileScanTask]]:
+    """The same for two snapshots, without most of what both have: that of shared manifests."""
+    before, after = (_manifests(table, each) for each in (before_id, after_id))
+    if _deletes(before) == _deletes(after):
+        shared = {each.manifest_path for each in before} & {each.manifest_path for each in after}
+        shared -= _deletes(before)
+        before, after = (
+            [each for each in manifests if each.manifest_path not in shared]
+            for manifests in (before, after)
+        )
+    return _all_planned(table, before), _all_planned(table, after)
+
+
+def _manifests(table: Table, snapshot_id: int | None) -> list[ManifestFile]:
     snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
     if snapshot is None:
         return []
-    manifests = snapshot.manifests(table.io)
-    _refuse_equality_deletes(table, manifests)
-    return _planned(table, manifests, AlwaysTrue(), table.schema())
+    with reading_file(snapshot.manifest_list):
+        return snapshot.manifests(table.io)
+
+
+def _deletes(manifests: list[ManifestFile]) -> set[str]:
+    return {each.manifest_path for each in manifests if each.content == ManifestContent.DELETES}
+
+
+def _all_planned(table: Table, manifests: list[ManifestFile]) -> list[FileScanTask]:
+    with reading_file(f"a manifest of {'.'.join(table.name())}"):
+        _refuse_equality_deletes(table, manifests)
+        return _planned(table, manifests, AlwaysTrue(), table.schema())
 
 
 def _planned(

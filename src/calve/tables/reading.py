@@ -17,7 +17,7 @@ from pyiceberg.table import FileScanTask, Table
 
 from calve.tables.projection import mend_projection
 from calve.tables.schemas import arrow_schema
-from calve.tables.translate import translating
+from calve.tables.translate import reading_file, translating
 
 mend_projection()
 
@@ -54,7 +54,7 @@ class FileReader:
             schema = schema.select(*names)
         scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
         target = arrow_schema(schema)
-        with translating():
+        with translating(), reading_file(task.file.file_path):
             for batch in scan._record_batches_from_scan_tasks_and_deletes(  # noqa: SLF001
                 [task], self._deletes
             ):

@@ -44,10 +44,16 @@ def ancestors(table: Table) -> list[Ancestor]:
 
 
 def unrecorded(table: Table) -> list[Ancestor]:
-    """Those that took out rows, or may have, of which the table's properties do not tell."""
-    history = ancestors(table)
-    known = recorded_ids((each.id, each.summary) for each in history)
-    return [each for each in history if each.removes_rows and each.id not in known]
+    """Those that took out rows, or may have, of which the table's properties do not tell.
+
+    A record stays in the properties when its own snapshot is rolled back.
+    """
+    removing = [each for each in ancestors(table) if each.removes_rows]
+    if not removing:
+        return []
+    kept = map(_ancestor, table.metadata.snapshots)
+    known = recorded_ids((each.id, each.summary) for each in kept)
+    return [each for each in removing if each.id not in known]
 
 
 def taken_out(table: Table, snapshot: Ancestor, within: Runs | None = None) -> dict[int, Runs]:

@@ -54,7 +54,6 @@ from calve.tables.manifest_schema import mend_manifest_schema
 from calve.tables.manifest_tiers import full_tiers
 from calve.tables.metadata_copies import spare_copies
 from calve.tables.outcome import leads_to
-from calve.tables.retention import snapshots_kept, surplus_ids
 from calve.tables.schema_growth import regrown
 from calve.tables.transaction import LeanTransaction
 
@@ -72,7 +71,8 @@ class Edit:
     were written with: the table gets whatever it has more than the table's own. `columns` are other
     changes of the columns. `stamp` gives the properties that name the snapshot itself. `onto` is
     the snapshot that this one continues, where that is not the branch's newest. `is_recurring` says
-    that many more like it will come, so that this one also keeps manifests and snapshots few.
+    that many more like it will come, so that this one also keeps manifests few. `forgotten` are
+    snapshots that make room for it.
     """
 
     added: Sequence[DataFile] = ()
@@ -84,6 +84,7 @@ class Edit:
     stamp: Callable[[int], Mapping[str, str]] | None = None
     onto: int | None = None
     is_recurring: bool = False
+    forgotten: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +157,11 @@ def _forgetting(
     metadata: TableMetadata, edit: Edit, branch: str
 ) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
     """Make room for the new snapshot among those that are kept, if nothing else leads to others."""
-    surplus = surplus_ids(metadata, snapshots_kept(metadata) - 1) if edit.is_recurring else []
-    if not surplus:
+    if not edit.forgotten:
         return (), ()
     named = [(name, ref.snapshot_id) for name, ref in metadata.refs.items() if name != branch]
     return (
-        (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": surplus}),),
+        (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(edit.forgotten)}),),
         tuple(leads_to(name, snapshot_id) for name, snapshot_id in named),
     )
 

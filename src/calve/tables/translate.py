@@ -226,6 +226,22 @@ def reading_metadata(location: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def reading_file(what: str) -> Iterator[None]:
+    """Say what is damaged where a file of a table is there and makes no sense."""
+    try:
+        yield
+    except CalveError:
+        raise
+    # Avro's and Arrow's errors are ValueErrors, or OSErrors that no system call has numbered.
+    except (ValueError, EOFError, zlib.error, OSError) as error:
+        if translated(error) is not None or getattr(error, "errno", None) is not None:
+            raise
+        raise Corruption(
+            f"{what} is damaged: {_first_line(error)}", hint=_RESTORE, context={"file": what}
+        ) from error
+
+
 def require_creatable(
     schema: Schema | pa.Schema,
     *,

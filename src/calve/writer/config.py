@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +36,9 @@ class BatchOptimizationConfig:
         _require(self, "max_memory_per_batch_bytes", at_least=1)
         _require(self, "target_concurrent_batches", at_least=1)
         _require(self, "catalog_cache_ttl_seconds", at_least=0)
+        for name in ("enable_auto_split", "enable_catalog_caching"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise InvalidRequest(f"{name}: {value!r} is not allowed", hint="give True or False")
 
     @classmethod
     def of(cls, settings: Settings) -> BatchOptimizationConfig:
@@ -115,7 +119,7 @@ class Bounds:
 def _require(config: Any, name: str, *, at_least: int) -> None:
     value = getattr(config, name)
     kinds = (int,) if type(config).__annotations__.get(name) == "int" else (int, float)
-    if not isinstance(value, kinds) or isinstance(value, bool) or not value >= at_least:
+    if not isinstance(value, kinds) or isinstance(value, bool) or not at_least <= value < inf:
         whole = "a whole number" if kinds == (int,) else "a number"
         raise InvalidRequest(
             f"{name}: {value!r} is not allowed", hint=f"give {whole} of at least {at_least}"

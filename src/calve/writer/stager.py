@@ -7,7 +7,9 @@ a file when the transaction ends goes into one then.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from copy import copy
 from itertools import count, islice
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +20,7 @@ from calve.tables.data_files import PIECE_BYTES, DataFileWriter
 from calve.tables.expiry import clear_away
 from calve.tables.feeding import refuse_fed
 from calve.tables.inputs.fitting import RowFitter
-from calve.tables.inputs.parts import Part, read_parts
+from calve.tables.inputs.parts import Part, cut_rows, read_parts
 from calve.tables.reading import read_staged
 from calve.writer.config import BatchOptimizationConfig, Bounds
 from calve.writer.stats import WriterCounters
@@ -34,6 +36,16 @@ if TYPE_CHECKING:
 _SHARES: Final = 3
 
 
+def refuse_rows(table: Table) -> None:
+    """Refuse a table that a topic feeds."""
+    refuse_fed(
+        table,
+        "rows of a writer would have no offset",
+        hint="produce them to the topic: `calve produce`",
+        force=False,
+    )
+
+
 class Stager:
     """The files of one transaction. Not for several threads at once."""
 
@@ -46,7 +58,7 @@ class Stager:
         self._fitter: RowFitter | None = None
         self._files: list[DataFile] = []
         self._writer: DataFileWriter | None = None
-        self._written_for: Schema | None = None
+        self._written_for: tuple[Schema | None, BatchOptimizationConfig] | None = None
         self._numbers = count()
         self._is_broken = False
 
@@ -58,18 +70,19 @@ class Stager:
     def take(self, data: object, bounds: Bounds) -> int:
         """Write one batch; how many rows it had. One that cannot be read changes nothing."""
         self._require_whole()
-        pieces = self._pieces(data, bounds)
-        if not bounds.batch.enable_auto_split:
-            pieces = _undivided(pieces, bounds.batch)
         rows = written = bytes_max = 0
+        fitter = copy(self._fitter)
         try:
-            for piece in pieces:
+            for piece in self._pieces(data, bounds):
                 written += 1
                 rows += piece.num_rows
                 bytes_max = max(bytes_max, piece.nbytes)
                 self._write(piece, bounds.batch)
         except BaseException:
             self._is_broken = written > 0
+            if not written:
+                # Nobody wants the columns of a batch that was refused.
+                self._fitter = fitter
             raise
         self.rows += rows
         self._counters.took_batch(rows=rows, pieces=written, bytes_max=bytes_max)
@@ -99,6 +112,7 @@ class Stager:
         except BaseException:
             self.discard()
             (self.table, self._fitter), self._files = known, before
+            self._is_broken = False
             raise
         clear_away(table.io, [file.file_path for file in before])
 
@@ -112,11 +126,19 @@ class Stager:
         self._files = []
 
     def _pieces(self, data: object, bounds: Bounds) -> Iterator[pa.RecordBatch]:
+        pieces = self._divided(data, bounds)
+        return pieces if bounds.batch.enable_auto_split else _undivided(pieces, bounds.batch)
+
+    def _divided(self, data: object, bounds: Bounds) -> Iterator[pa.RecordBatch]:
         before = 0
-        for part in read_parts(data, rows_max=bounds.batch.max_rows_per_batch):
+        batch = bounds.batch
+        bytes_max = batch.max_memory_per_batch_bytes
+        # A batch that is not to be split is judged as a whole.
+        held_max = bytes_max if batch.enable_auto_split else sys.maxsize
+        for part in read_parts(data, rows_max=batch.max_rows_per_batch, bytes_max=held_max):
             fitted = self._fitted(part, before, bounds)
             before += part.num_rows
-            yield from _cut(fitted, bounds.batch.max_memory_per_batch_bytes)
+            yield from cut_rows(fitted, bytes_max)
 
     def _fitted(self, part: Part, before: int, bounds: Bounds) -> pa.RecordBatch:
         retry = bounds.retry.to_settings()
@@ -127,25 +149,21 @@ class Stager:
             part = first.fit(part, before=before)
             self.table = self._target.create(first.schema, retry)
         if self._fitter is None:
-            refuse_fed(
-                self.table,
-                "rows of a writer would have no offset",
-                hint="produce them to the topic: `calve produce`",
-                force=False,
-            )
+            refuse_rows(self.table)
             self._fitter = RowFitter.of(self.table)
         return self._fitter.fit(part, before=before)
 
     def _write(self, piece: pa.RecordBatch, config: BatchOptimizationConfig) -> None:
-        if self._writer is None or self._written_for is not self.schema:
+        wanted = self.schema, config
+        if self._writer is None or self._written_for != wanted:
             self.finish()
             self._begin_files(config)
+            self._written_for = wanted
         assert self._writer is not None
         self._writer.write(pa.Table.from_batches([piece]))
 
     def _begin_files(self, config: BatchOptimizationConfig) -> None:
         assert self.table is not None
-        self._written_for = self.schema
         self._writer = DataFileWriter(
             self.table,
             # Each has its own numbers for its files.
@@ -161,16 +179,6 @@ class Stager:
                 "a batch of the transaction failed half way, so that it cannot be committed",
                 hint="roll it back, and begin another",
             )
-
-
-def _cut(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Pieces of at most so many bytes; a single row is never cut."""
-    if rows.num_rows <= 1 or rows.nbytes <= bytes_max:
-        yield rows
-        return
-    half = rows.num_rows // 2
-    yield from _cut(rows.slice(0, half), bytes_max)
-    yield from _cut(rows.slice(half), bytes_max)
 
 
 def _undivided(

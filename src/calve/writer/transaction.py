@@ -23,7 +23,7 @@ from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.staging import Edit
 from calve.writer.config import Bounds
-from calve.writer.stager import Stager
+from calve.writer.stager import Stager, refuse_rows
 from calve.writer.stats import WriterCounters
 from calve.writer.target import TargetTable
 
@@ -51,6 +51,8 @@ class Transaction:
         self._commit: TableCommit | None = None
         self._is_outdated = False
         self._lock = threading.RLock()
+        # How many batches are being written: more than one where rows write rows as they are read.
+        self._depth = 0
         counters.count("transactions_begun")
 
     def write(self, data: object, bounds: Bounds) -> WriteResult:
@@ -62,12 +64,17 @@ class Transaction:
                     f"a commit of {self.id} was tried, and its outcome is unknown",
                     hint="commit it again, or roll it back",
                 )
-            return WriteResult(self.id, self._stager.take(data, bounds))
+            self._depth += 1
+            try:
+                return WriteResult(self.id, self._stager.take(data, bounds))
+            finally:
+                self._depth -= 1
 
     def commit(self, bounds: Bounds) -> WriteResult:
         """Make all rows part of the table. After an error it may be called again."""
         with self._lock:
             self._require_open()
+            self._require_idle()
             if not self._stager.finish():
                 return self._committed(None, 0)
             try:
@@ -82,6 +89,7 @@ class Transaction:
         """Delete what was staged."""
         with self._lock:
             self._require_open()
+            self._require_idle()
             if self._commit is not None and self._commit.is_undecided:
                 self._require_uncommitted(self._commit)
             self._stager.discard()
@@ -111,7 +119,8 @@ class Transaction:
                     added=self._stager.finish(),
                     schema=self._stager.schema,
                     summary={"calve.operation": self.id},
-                )
+                ),
+                require=refuse_rows,
             )
         except SchemaConflict:
             self._is_outdated = True
@@ -153,6 +162,13 @@ class Transaction:
         self.fate = f"was committed {where}"
         self._counters.count("transactions_committed")
         return WriteResult(self.id, self._stager.rows, snapshot_id, files)
+
+    def _require_idle(self) -> None:
+        """Refuse what is asked for by the very rows that are being written."""
+        if self._depth:
+            raise InvalidRequest(
+                f"a batch of {self.id} is being written", hint="end it when all rows are read"
+            )
 
     def _require_open(self) -> None:
         if self.fate:

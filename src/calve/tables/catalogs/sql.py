@@ -6,13 +6,18 @@ then, and that is what the caller is told.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitStateUnknownException,
+    NamespaceAlreadyExistsError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
@@ -22,6 +27,7 @@ from sqlalchemy.orm import Session
 
 from calve.errors import NotFound
 from calve.settings import RetrySettings
+from calve.tables.expiry import clear_away
 from calve.tables.retry import retried
 from calve.tables.translate import reading_metadata
 from calve.tables.version_hint import publish_hint
@@ -54,6 +60,7 @@ class EngineCatalog(SqlCatalog):
         MetastoreCatalog.__init__(self, name, **properties)
         self.engine = engine
         self._retry = retry
+        self._begun = threading.local()
         if not create and not inspect(engine).has_table("iceberg_tables"):
             raise NotFound(
                 f"there is no lake in {engine.url.render_as_string(hide_password=True)}",
@@ -123,9 +130,21 @@ class EngineCatalog(SqlCatalog):
             raise NamespaceAlreadyExistsError(f"{namespace} exists already") from error
 
     def create_table(self, identifier: str | Identifier, *arguments: Any, **options: Any) -> Table:
-        table = super().create_table(identifier, *arguments, **options)
+        try:
+            table = super().create_table(identifier, *arguments, **options)
+        except TableAlreadyExistsError:
+            # Its metadata was written before the name turned out to be taken.
+            written = self._begun.metadata_location
+            clear_away(self._load_file_io(location=written), [written])
+            raise
         self._publish(table.name(), table.location(), table.metadata_location)
         return table
+
+    def _create_table_row(
+        self, namespace: str, table_name: str, metadata_location: str | None
+    ) -> dict[str, Any]:
+        self._begun.metadata_location = metadata_location
+        return super()._create_table_row(namespace, table_name, metadata_location)
 
     def _publish(self, identifier: Identifier, location: str, metadata_location: str) -> None:
         publish_hint(location, metadata_location, lambda: self._pointer(identifier))
