@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from calve.errors import (
     NotFound,
     Overloaded,
     Unavailable,
+    UnknownOutcome,
 )
 from calve.ingest import Intake
 from calve.ingest.flight import FlightServer
@@ -302,10 +304,25 @@ def test_a_topic_that_was_made_again_gets_the_rows_after_that(
     assert ids_in(intake) == [3, 4]
 
 
-def test_rows_that_may_be_in_already_hide_nobody_elses(
+def test_the_types_of_a_topic_are_asked_for_again_when_values_do_not_fit(
+    client: Client, intake: Intake
+) -> None:
+    client.produce("events", [{"id": 1}]).result(30)
+    client.delete_topic("events")
+    client.create_topic("events", schema={"id": "string"})
+    assert client.produce("events", [{"id": "x"}]).result(30) == (0, 1, False)
+    client.delete_topic("events")
+    client.create_topic("events", schema={"id": "date"})
+    with pytest.raises(InvalidRequest):
+        client.produce("events", [{"id": "y"}]).result(30)
+    assert client.produce("events", [{"id": date(2026, 1, 2)}]).result(30) == (0, 1, False)
+    assert ids_in(intake) == [date(2026, 1, 2)]
+
+
+def test_rows_that_are_in_already_are_not_refused_afterwards(
     server: FlightServer, intake: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Appended, the answer lost, and refused when sent again: its number must not be used again."""
+    """Appended, the answer lost, and then the topic changed: refused, they would be sent twice."""
     write = PutStream._write
     lost: list[Answer] = []
 
@@ -319,14 +336,15 @@ def test_rows_that_may_be_in_already_hide_nobody_elses(
             write(stream, answer)
 
     monkeypatch.setattr(PutStream, "_write", lose)
+    odd = pa.table({"id": [1], "odd": [1]})
     with Client(server.url, linger_ms=0) as client:
-        client.produce("events", pa.table({"id": [0], "odd": [1]})).result(30)
-        doubtful = client.produce("events", pa.table({"id": [1], "odd": [1]}))
+        client.produce("events", odd).result(30)
+        assert client.produce("events", odd).result(30) == (1, 2, True)
         with pytest.raises(InvalidRequest, match="odd"):
-            doubtful.result(30)
+            client.produce("events", odd).result(30)
         found = [client.produce("events", pa.table({"id": [n]})).result(30) for n in (2, 3)]
     assert found == [(2, 3, False), (3, 4, False)]
-    assert ids_in(intake) == [0, 1, 2, 3]
+    assert ids_in(intake) == [1, 1, 2, 3]
     assert len(lost) == 1
 
 
@@ -335,10 +353,23 @@ def test_a_service_that_does_not_answer_is_left_alone(server: FlightServer, inta
         client.produce("events", [{"id": 0}]).result(30)
         with intake.log._leader.holding():
             stuck = client.produce("events", [{"id": 1}])
-            with pytest.raises(Unavailable, match="does not answer"):
+            with pytest.raises(UnknownOutcome, match="does not answer"):
                 stuck.result(30)
         assert client.produce("events", [{"id": 2}]).result(30).end == 3
     assert ids_in(intake) == [0, 1, 2]  # nobody knew, and it was
+
+
+def test_what_is_under_way_when_a_client_is_closed_has_an_unknown_outcome(
+    server: FlightServer, intake: Intake
+) -> None:
+    client = Client(server.url)
+    client.produce("events", [{"id": 0}]).result(30)
+    with intake.log._leader.holding():
+        sent = client.produce("events", [{"id": 1}])
+        with pytest.raises(Unavailable, match="not all rows"):
+            client.close(0.3)
+    with pytest.raises(UnknownOutcome, match="the client is closed"):
+        sent.result(30)
 
 
 def test_flush_to_the_table_waits_for_the_committed_offset(client: Client, intake: Intake) -> None:

@@ -173,6 +173,21 @@ def test_a_sequence_without_a_producer_is_refused(client: Any) -> None:
     assert "together" in refused(writer.close).message
 
 
+def test_a_newer_stream_of_a_producer_takes_over(client: Any, intake: Intake) -> None:
+    """What the newer one is told stays true: nothing comes behind its back."""
+    old, old_reader = put(client, "events")
+    old.write_with_metadata(BATCH, b'{"producer": "p", "sequence": 0}')
+    answer(old_reader)
+    assert sent(client, "events", BATCH, producer="other", sequence=0)["end"] == 4
+    assert sent(client, "events", BATCH, producer="p", sequence=1)["end"] == 6
+    old.write_with_metadata(BATCH, b'{"producer": "p", "sequence": 2}')
+    error = refused(old.close)
+    assert isinstance(error, Conflict)
+    assert "another stream" in error.message
+    assert intake.offsets(EVENTS).durable == 6
+    assert sent(client, "events", BATCH, producer="p", sequence=2)["end"] == 8
+
+
 def test_clashing_columns_are_refused_with_both_types(client: Any, intake: Intake) -> None:
     sent(client, "events", BATCH)
     clash = pa.record_batch({"id": ["x"], "name": [1]})

@@ -1,8 +1,7 @@
 """Batches on their way, and their numbers: by these the service knows a batch that it has.
 
-The log takes no sequence of a producer after a gap. So nothing behind a batch that was refused can
-have been appended, and may move up; but not where the refused batch itself, sent before over a
-connection that broke, may be in already: its number would hide the rows of another.
+A service refuses no batch that it has, and the log takes no sequence of a producer after a gap. So
+neither a batch that was refused nor any behind it has been appended, and those may move up.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Numbering:
 
     def moved_up(self, refused: Outgoing, behind: Sequence[Outgoing]) -> list[Outgoing]:
         """Those behind a batch that was refused, with the numbers that they have without it."""
-        if refused.is_doubtful or refused.is_numbered_by_user:
+        if refused.is_numbered_by_user:
             return list(behind)
         assert refused.metadata.sequence is not None
         self._next_sequence = refused.metadata.sequence

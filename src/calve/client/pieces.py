@@ -106,12 +106,16 @@ class BatchMaker:
         for group in _alike(pieces):
             try:
                 yield self._batch(group)
-            except InvalidRequest as error:
-                if len(group) == 1:
-                    failed(group[0], error)
-                    continue
+            except InvalidRequest:
+                self.forget()
                 for piece in group:
-                    yield from self.batches([piece], failed)
+                    yield from self._alone(piece, failed)
+
+    def _alone(self, piece: Piece, failed: Callable[[Piece, CalveError], None]) -> Iterator[Batch]:
+        try:
+            yield self._batch([piece])
+        except InvalidRequest as error:
+            failed(piece, error)
 
     def _batch(self, group: Sequence[Piece]) -> Batch:
         rows = self._rows([piece.part for piece in group])

@@ -274,49 +274,56 @@ class TopicSender:
             self._maker.forget()
             self._refuse(place, error)
         elif self._is_expired(self._unsent[0].since):
-            self._begin_anew(error)
+            left = self._under_another_name(list(self._unsent), error, is_known=False)
+            self._unsent = deque(left)
         else:
             self._pause(error)
 
     def _refuse(self, place: int, error: CalveError) -> None:
         before, (refused, *behind) = list(self._unsent)[:place], list(self._unsent)[place:]
-        is_gap = isinstance(error, Conflict) and "expected_sequence" in error.context
-        if is_gap and not refused.is_numbered_by_user:
-            self._begin_anew(error)  # the service has forgotten this producer, or never knew it
-            return
-        if len(refused.batch.shares) > 1 and not refused.is_doubtful:
-            behind[:0] = map(self._numbering.numbered, refused.apart())
+        expected = error.context.get("expected_sequence") if isinstance(error, Conflict) else None
+        if expected is not None and not refused.is_numbered_by_user:
+            # The service knows the producer, or else has forgotten it and what it had from it.
+            is_known = expected != "0"
+            left = self._under_another_name([refused, *behind], error, is_known=is_known)
         else:
-            self._tell_all(refused.pieces, error)
-        self._unsent = deque([*before, *self._numbering.moved_up(refused, behind)])
+            if len(refused.batch.shares) > 1:
+                behind[:0] = map(self._numbering.numbered, refused.apart())
+            else:
+                self._tell_all(refused.pieces, error)
+            left = self._numbering.moved_up(refused, behind)
+        self._unsent = deque([*before, *left])
 
-    def _begin_anew(self, error: CalveError) -> None:
-        """Give up what may be in already, or waited too long, and go on with the rest."""
+    def _under_another_name(
+        self, batches: list[Outgoing], error: CalveError, *, is_known: bool
+    ) -> list[Outgoing]:
+        """Those that are certainly not in, `is_known` if all are; the others fail."""
         left: list[Outgoing] = []
-        for outgoing in self._unsent:
-            if self._is_expired(outgoing.since):
-                self._tell_all(outgoing.pieces, error)
-            elif outgoing.is_doubtful and not outgoing.is_numbered_by_user:
-                self._tell_all(outgoing.pieces, _unknown(error))
+        for outgoing in batches:
+            is_lost = outgoing.is_doubtful and not is_known and not outgoing.is_numbered_by_user
+            if is_lost or self._is_expired(outgoing.since):
+                self._tell_all(outgoing.pieces, _unknown(error) if is_lost else error)
             else:
                 left.append(outgoing)
-        self._unsent = deque(self._numbering.under_another_name(left))
         self._attempts = 0
+        return self._numbering.under_another_name(left)
 
     def _give_up(self) -> bool:
         error = self._abandoned
         assert error is not None
         with self._changed:
-            pieces = [piece for each in self._in_flight for piece in each.pieces]
-            pieces += [piece for each in self._unsent for piece in each.pieces]
-            pieces += self._waiting.all_taken()
+            sent = list(self._in_flight) + [each for each in self._unsent if each.is_doubtful]
+            unsent = [each for each in self._unsent if not each.is_doubtful]
+            waiting = self._waiting.all_taken()
             stream, self._stream = self._stream, None
             if stream is not None and self._in_flight:
                 stream.desert()
                 stream = None
             self._in_flight.clear()
             self._unsent.clear()
-        self._tell_all(pieces, error)
+        self._tell_all((piece for each in sent for piece in each.pieces), _unknown(error))
+        self._tell_all((piece for each in unsent for piece in each.pieces), error)
+        self._tell_all(waiting, error)
         return _ended(stream)
 
     @property

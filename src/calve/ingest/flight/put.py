@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from calve.errors import CalveError, InvalidRequest, Overloaded
+from calve.errors import CalveError, InvalidRequest, NotFound, Overloaded
 from calve.ingest.flight.calls import stopping
 from calve.ingest.refusals import as_refusal
 from calve.protocol import Answer, PutMetadata, problem_of
 from calve.protocol.flight import BATCH_KEY, decode
+from calve.wal import Acknowledgement
 
 if TYPE_CHECKING:
     from calve.ingest.admission import Admitted
     from calve.ingest.flight.calls import Call
+    from calve.ingest.flight.turns import Speaker
     from calve.ingest.intake import Intake
-    from calve.model import TableName
     from calve.wal import PendingAppend
 
 OUTSTANDING_MAX: Final = 256  # as many as the log knows of a producer by number
@@ -44,17 +45,18 @@ class _Due(NamedTuple):
     """An answer that is owed."""
 
     place: int  # of the batch in its stream
-    pending: PendingAppend
+    pending: PendingAppend | Acknowledgement
     admitted: Admitted
     content_bytes: int
 
 
 class PutStream:
     def __init__(
-        self, intake: Intake, name: TableName, call: Call, reader: Any, writer: Any
+        self, intake: Intake, call: Call, speaker: Speaker, reader: Any, writer: Any
     ) -> None:
         self._intake = intake
-        self._name = name
+        self._name = speaker.name
+        self._speaker = speaker
         self._call = call
         self._reader = reader
         self._writer = writer
@@ -79,6 +81,7 @@ class PutStream:
             refusal = _placed(error, self._place)
         finally:
             self._finish()
+            self._speaker.close()
         failure = self._failure or refusal
         if failure is not None:
             raise failure
@@ -170,11 +173,39 @@ class PutStream:
         content_bytes: int,
     ) -> _Due:
         try:
-            pending = self._intake.submit(self._name, batch, producer=producer, sequence=sequence)
+            pending = self._append(batch, producer, sequence)
         except BaseException:
             admitted.release()
             raise
         return _Due(self._place, pending, admitted, content_bytes)
+
+    def _append(
+        self, batch: pa.RecordBatch, producer: str | None, sequence: int | None
+    ) -> PendingAppend | Acknowledgement:
+        submit = self._intake.submit
+        if producer is None:
+            return submit(self._name, batch, sequence=sequence)
+        turn = self._speaker.turn(producer)
+        with turn.lock:
+            turn.require(self._speaker, producer)
+            try:
+                return submit(self._name, batch, producer=producer, sequence=sequence)
+            except InvalidRequest:
+                # The topic may have changed since the batch went in: then it is in all the same.
+                repeat = self._repeated(producer, sequence)
+                if repeat is None:
+                    raise
+                return repeat
+
+    def _repeated(self, producer: str, sequence: int | None) -> Acknowledgement | None:
+        log = self._intake.log
+        if sequence is None:
+            return None
+        try:
+            stream = log.stream(self._name, self._intake.partition)
+        except NotFound:
+            return None
+        return log.repeated(stream, producer, sequence)
 
     def _has_room(self, content_bytes: int) -> bool:
         """A batch that is alone may be as large as it is."""
@@ -211,7 +242,8 @@ class PutStream:
         """Wait until the batch is durable, and tell the client; or tell what went wrong."""
         try:
             try:
-                done = due.pending.wait()
+                pending = due.pending
+                done = pending if isinstance(pending, Acknowledgement) else pending.wait()
             except CalveError as error:
                 self._fail(_placed(as_refusal(error), due.place))
                 return

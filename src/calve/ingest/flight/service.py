@@ -14,6 +14,7 @@ from calve.ingest.flight.errors import Answering, told
 from calve.ingest.flight.get import Range, RowShape
 from calve.ingest.flight.names import descriptor_of, topic_of
 from calve.ingest.flight.put import PutStream
+from calve.ingest.flight.turns import Speaker, Turns
 from calve.protocol import LogRange
 from calve.protocol.flight import decode
 
@@ -43,11 +44,12 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(location, tls_certificates=tls, middleware={_DOOR: _Door(calls)})
         self._intake = intake
         self._calls = calls
+        self._turns = Turns()
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with Answering(context), self._call(context) as call:
-            name = topic_of(descriptor)
-            PutStream(self._intake, name, call, reader, writer).run()
+            speaker = Speaker(self._turns, topic_of(descriptor))
+            PutStream(self._intake, call, speaker, reader, writer).run()
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         with Answering(context):
