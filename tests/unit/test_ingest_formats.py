@@ -207,6 +207,25 @@ def test_what_is_nested_too_deeply_is_refused(media_type: str, body: bytes) -> N
     assert "inside each other" in refused(whole, media_type).message
 
 
+def test_a_body_that_becomes_far_larger_than_it_is_is_refused() -> None:
+    sparse = b"".join(b'{"c%d":1}\n' % (n % 4000) for n in range(100_000))
+    assert isinstance(refused(sparse), TooLarge)
+    every = b"".join(b'{"c%d":1}\n' % n for n in range(100_000))
+    assert "5,000 columns" in refused(every).message
+    known = types({f"c{n}": "decimal(38, 2)" for n in range(1000)})
+    header = b",".join(b"c%d" % n for n in range(1000))
+    empty = header + b"\n" + (b"1" + b"," * 999 + b"\n") * 900
+    assert len(empty) < BYTES_MAX
+    assert isinstance(refused(empty, CSV, known), TooLarge)
+
+
+def test_the_memory_of_rows_is_told_as_they_are_read() -> None:
+    taken: list[int] = []
+    body = b'{"id":1}\n' * 1000
+    decode(body, NDJSON, KnownTypes(), sets_aside=False, bytes_max=BYTES_MAX, grow=taken.append)
+    assert sum(taken) >= 8000
+
+
 def test_of_two_keys_with_one_name_the_last_counts() -> None:
     assert rows(b'{"id":1,"id":2}') == rows(b'[{"id":1,"id":2}]', JSON) == [{"id": 2}]
 
@@ -275,7 +294,7 @@ def test_a_long_body_is_read_in_blocks_and_numbered_through(
     assert [row["id"] for row in rows(cells, CSV)] == list(range(100))
     assert "row 101" in refused(lines + b'{"id":"x"}').message
     assert "row 101" in refused(cells + b"x,y\n", CSV).message
-    found = decode(lines + b"!\n" + lines, NDJSON, KnownTypes(), sets_aside=True, bytes_max=1)
+    found = decode(lines + b"!\n" + lines, NDJSON, KnownTypes(), sets_aside=True, bytes_max=9999)
     assert found.row_count == 200
     assert "row 101" in found.rejected[0].reason
 
@@ -294,7 +313,7 @@ def test_a_compressed_body_is_unpacked_up_to_the_bound(encoding: str) -> None:
     zeros = bytes(64 << 20)
     body = gzip.compress(zeros) if encoding == "gzip" else pa.compress(zeros, "zstd", asbytes=True)
     taken: list[int] = []
-    with pytest.raises(TooLarge, match="1000000 bytes"):
+    with pytest.raises(TooLarge, match="more than 1000000 bytes"):
         decompressed(body, encoding, bytes_max=1_000_000, grow=taken.append)
     assert sum(taken) <= 1_000_000
     with pytest.raises(InvalidRequest, match="not whole"):

@@ -26,11 +26,15 @@ def check_size(schema: pa.Schema) -> None:
                 hint="store what is nested so deeply as text, such as JSON",
             )
         if count > FIELDS_MAX:
-            raise InvalidRequest(
-                f"a topic has at most {FIELDS_MAX:,} columns and fields",
-                hint="names that are values belong into a column of type map<string, …>",
-            )
+            raise too_many_fields()
         level = [inner for field in level for inner in _inside(_checked(field).type)]
+
+
+def too_many_fields() -> InvalidRequest:
+    return InvalidRequest(
+        f"a topic has at most {FIELDS_MAX:,} columns and fields",
+        hint="names that are values belong into a column of type map<string, …>",
+    )
 
 
 def _checked(field: pa.Field) -> pa.Field:

@@ -39,9 +39,11 @@ def decompressed(
     return sink.getvalue()
 
 
-def too_large(bytes_max: int) -> TooLarge:
+def too_large(bytes_max: int, times: int = 1) -> TooLarge:
+    """For a request, or for its rows, which may take so many times as much."""
+    what = "the request has" if times == 1 else "the rows of the request take"
     return TooLarge(
-        f"the request has more than {bytes_max} bytes (ingest.request_bytes_max)",
+        f"{what} more than {times * bytes_max} bytes (ingest.request_bytes_max is {bytes_max})",
         hint="split it: several requests, each of which is all or nothing; of a compressed body "
         "the bytes that come out count",
         context={"bytes_max": str(bytes_max)},

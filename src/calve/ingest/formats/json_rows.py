@@ -15,17 +15,19 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from calve.errors import InvalidRequest
+from calve.errors import InvalidRequest, TooLarge
 from calve.ingest.formats.blocks import array_blocks, line_blocks
 from calve.ingest.formats.types import KnownTypes
 from calve.tables.inputs.origin import Origin
 from calve.tables.inputs.parts import Columns
 from calve.tables.inputs.rows import check_row
+from calve.topics.limits import FIELDS_MAX, too_many_fields
 
 NDJSON: Final = "application/x-ndjson"
 JSON: Final = "application/json"
 _HINT: Final = "write one JSON object on each line"
 _NO_VALUE_HINT: Final = "send at least one column that has a value"
+_CELLS_MAX: Final = 8_000_000  # of a block; with values in all of them there is room for 700,000
 _PLAIN: Final = msgspec.json.Decoder()
 _EXACT: Final = msgspec.json.Decoder(float_hook=Decimal)  # every digit of a decimal counts
 
@@ -98,6 +100,13 @@ def _by_name(rows: list[dict[str, Any]]) -> Iterable[tuple[str, list[Any]]]:
             tuples = list(map(itemgetter(*names), rows))
             return zip(names, map(list, zip(*tuples, strict=True)), strict=True)
     every = dict.fromkeys(chain.from_iterable(rows))
+    if len(every) > FIELDS_MAX:
+        raise too_many_fields()
+    if len(every) * len(rows) > _CELLS_MAX:
+        raise TooLarge(
+            f"{len(rows):,} rows with {len(every):,} columns among them have hardly any values",
+            hint="send fewer rows at once; names that are values belong into a map",
+        )
     return ((name, [row.get(name) for row in rows]) for name in every)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from calve.errors import InvalidRequest
 from calve.ingest.formats.arrow_rows import ARROW, arrow_batches
+from calve.ingest.formats.compression import too_large
 from calve.ingest.formats.csv_rows import CSV, CsvReader
 from calve.ingest.formats.json_rows import JSON, NDJSON, JsonReader
 from calve.ingest.formats.types import KnownTypes
@@ -19,6 +20,7 @@ from calve.wal.payload import Part
 MEDIA_TYPES: Final = (NDJSON, JSON, CSV, ARROW)
 # Each costs a few attempts; a body with more of them is wrong as a whole.
 REJECTED_MAX: Final = 10_000
+_GROWTH_MAX: Final = 4  # times the bytes of a request that its rows may take
 
 
 class RecordReader(Protocol):
@@ -35,10 +37,17 @@ class RecordReader(Protocol):
 
 @dataclass(slots=True)
 class Decoded:
-    """The rows of a body, and those that were set aside, in the order in which they came."""
+    """The rows of a body, and those that were set aside, in the order in which they came.
 
+    `grow` is told of the memory that they take, of which there is a bound: a few bytes of text can
+    make a row with thousands of empty columns.
+    """
+
+    bytes_max: int
+    grow: Callable[[int], object]
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
+    _bytes: int = 0
 
     @property
     def parts(self) -> list[Part]:
@@ -50,6 +59,10 @@ class Decoded:
 
     def add(self, batch: pa.RecordBatch | None, rejected: Sequence[Rejected] = ()) -> None:
         if batch is not None:
+            self._bytes += batch.nbytes
+            if self._bytes > _GROWTH_MAX * self.bytes_max:
+                raise too_large(self.bytes_max, _GROWTH_MAX)
+            self.grow(batch.nbytes)
             self.batches.append(batch)
         self.rejected += rejected
         if len(self.rejected) > REJECTED_MAX:
@@ -61,14 +74,22 @@ class Decoded:
 
 
 def decode(
-    body: bytes, media_type: str, types: KnownTypes, *, sets_aside: bool, bytes_max: int
+    body: bytes,
+    media_type: str,
+    types: KnownTypes,
+    *,
+    sets_aside: bool,
+    bytes_max: int,
+    grow: Callable[[int], object] = lambda _: None,
 ) -> Decoded:
     """The rows of a body; InvalidRequest names the first bad one, unless these are set aside."""
+    decoded = Decoded(bytes_max, grow)
     try:
         if media_type == ARROW:
-            decoded = _arrow(body, types, sets_aside=sets_aside, bytes_max=bytes_max)
+            for batch in arrow_batches(body, bytes_max=bytes_max):
+                decoded.add(*types.split(batch, sets_aside=sets_aside))
         else:
-            decoded = _text(body, _reader(media_type, types), types, sets_aside=sets_aside)
+            _read_text(body, _reader(media_type, types), types, decoded, sets_aside=sets_aside)
     except RecursionError as error:
         raise InvalidRequest(
             "values lie too deeply inside each other",
@@ -85,22 +106,15 @@ def _reader(media_type: str, types: KnownTypes) -> RecordReader:
     return JsonReader.of_array(types) if media_type == JSON else JsonReader.of_lines(types)
 
 
-def _arrow(body: bytes, types: KnownTypes, *, sets_aside: bool, bytes_max: int) -> Decoded:
-    decoded = Decoded()
-    for batch in arrow_batches(body, bytes_max=bytes_max):
-        decoded.add(*types.split(batch, sets_aside=sets_aside))
-    return decoded
-
-
-def _text(body: bytes, reader: RecordReader, types: KnownTypes, *, sets_aside: bool) -> Decoded:
-    decoded = Decoded()
+def _read_text(
+    body: bytes, reader: RecordReader, types: KnownTypes, decoded: Decoded, *, sets_aside: bool
+) -> None:
     for block in reader.blocks(body):
         before = decoded.row_count + len(decoded.rejected)
         if sets_aside:
             _SortingOut(reader, types, decoded).block(block, before)
         elif (batch := reader.read(block, before)) is not None:
             decoded.add(*types.split(batch, sets_aside=False))
-    return decoded
 
 
 class _SortingOut:

@@ -9,7 +9,7 @@ import msgspec
 
 from calve.errors import InvalidRequest
 from calve.ingest.http.headers import identity_of, media_type_of, text_of
-from calve.ingest.http.service import Service, answer, parsed, topic_name
+from calve.ingest.http.service import Grow, Service, answer, parsed, topic_name
 from calve.ingest.http.views import Appended, NewMessage
 from calve.ingest.messages import ensure_message_topic
 from calve.topics.messages import StreamMessage, message_batch
@@ -42,7 +42,8 @@ async def produce_messages(service: Service, request: Request) -> Response:
     producer, sequence = identity_of(headers)
     one = None if media_type_of(headers) == SEVERAL else _one(headers)
 
-    def read(body: bytes) -> _Messages:
+    def read(body: bytes, grow: Grow) -> _Messages:
+        grow(len(body))
         ensure_message_topic(service.intake, name)
         found = _several(body) if one is None else [msgspec.structs.replace(one, payload=body)]
         messages = [_stored(each, producer, sequence) for each in found]

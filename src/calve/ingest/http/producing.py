@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from calve.ingest.formats import Decoded, decode
 from calve.ingest.http.headers import rows_type_of
-from calve.ingest.http.service import Service, answer, choice, topic_name
+from calve.ingest.http.service import Grow, Service, answer, choice, topic_name
 from calve.ingest.http.views import Appended
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ async def produce_rows(service: Service, request: Request) -> Response:
     media_type = rows_type_of(request.headers)
     asks_to_set_aside = choice(request, "on_error", ON_ERROR) is not None
 
-    def read(body: bytes) -> Decoded:
+    def read(body: bytes, grow: Grow) -> Decoded:
         types = service.types.of(service.intake.topic(name))
         return decode(
             body,
@@ -30,6 +30,7 @@ async def produce_rows(service: Service, request: Request) -> Response:
             types,
             sets_aside=asks_to_set_aside or types.sets_aside,
             bytes_max=service.settings.request_bytes_max,
+            grow=grow,
         )
 
     done, decoded = await service.append(request, name, read)

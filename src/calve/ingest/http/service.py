@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _THREADS_MAX: Final = 8
 _DOCUMENT_BYTES_MAX: Final = 4 << 20
 
+Grow: TypeAlias = "Callable[[int], object]"
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 Found = TypeVar("Found", bound="HasParts")
@@ -85,9 +86,12 @@ class Service:
             return await self.in_thread(parsed, body, kind)
 
     async def append(
-        self, request: Request, name: TableName, read: Callable[[bytes], Found]
+        self, request: Request, name: TableName, read: Callable[[bytes, Grow], Found]
     ) -> tuple[Acknowledgement, Found]:
-        """Append what `read` makes of the body, all or nothing; returns when it is durable."""
+        """Append what `read` makes of the body, all or nothing; returns when it is durable.
+
+        `read` is also given what it has to tell of the memory that it takes.
+        """
         encoding = encoding_of(request.headers)
         producer, sequence = identity_of(request.headers)
         body, admitted = await self.body(request)
@@ -95,8 +99,7 @@ class Service:
         def submit() -> tuple[PendingAppend, Found]:
             try:
                 content = self._unpacked(body, encoding, admitted)
-                admitted.grow(len(content))  # about what its rows will take
-                found = read(content)
+                found = read(content, admitted.grow)
             except BaseException:
                 admitted.release()
                 raise

@@ -165,4 +165,4 @@ class Status(Struct, frozen=True, kw_only=True):
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    status: Literal["live", "ready", "stopping"]
+    status: Literal["live", "ready"]
