@@ -33,7 +33,9 @@ class Producing:
         self.thread.start()
 
     def _run(self) -> None:
-        with Client(self._url, linger_ms=1, delivery_timeout_seconds=120) as client:
+        with Client(
+            self._url, linger_ms=1, delivery_timeout_seconds=120, connect_timeout_seconds=120
+        ) as client:
             while not self.is_over.is_set():
                 self._produce(client)
                 time.sleep(0.001)

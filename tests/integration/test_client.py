@@ -349,7 +349,7 @@ def test_rows_that_are_in_already_are_not_refused_afterwards(
 
 
 def test_a_service_that_does_not_answer_is_left_alone(server: FlightServer, intake: Intake) -> None:
-    with Client(server.url, delivery_timeout_seconds=0.5) as client:
+    with Client(server.url, delivery_timeout_seconds=3, connect_timeout_seconds=30) as client:
         client.produce("events", [{"id": 0}]).result(30)
         with intake.log._leader.holding():
             stuck = client.produce("events", [{"id": 1}])
@@ -598,7 +598,7 @@ def test_rows_whose_acknowledgement_was_lost_are_not_appended_again(
 
 def test_what_is_not_acknowledged_in_time_fails(tmp_path: Path) -> None:
     with IngestProcess(tmp_path / "lake") as process:
-        client = Client(process.url, delivery_timeout_seconds=0.5)
+        client = Client(process.url, delivery_timeout_seconds=3, connect_timeout_seconds=30)
         client.produce("events", [{"id": 0}]).result(30)
         process.stop()
         with pytest.raises(Unavailable, match="no service answers"):

@@ -15,11 +15,12 @@ from uuid import uuid4
 from calve.client.buffer import Buffer
 from calve.client.delivery import Delivery
 from calve.client.link import Link
-from calve.client.pieces import Piece, parts_of, size_of, whole
+from calve.client.pieces import Piece, size_of, whole
 from calve.client.sender import SenderOptions, TopicSender
 from calve.errors import CalveError, InvalidRequest, Unavailable
 from calve.model import TableName
 from calve.protocol import LogRange
+from calve.tables.inputs.parts import read_parts
 
 if TYPE_CHECKING:
     from typing import Self
@@ -93,7 +94,7 @@ class Client:
         if sequence is not None:
             parts = iter([whole(rows)])
         else:
-            parts = parts_of(
+            parts = read_parts(
                 rows,
                 rows_max=self._options.batch_rows_max,
                 bytes_max=self._options.batch_bytes_max,

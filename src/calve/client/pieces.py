@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SAMPLED: Final = 8
 _VALUE_BYTES: Final = 8
+_UNBOUNDED: Final = 1 << 60
 
 
 class Piece(NamedTuple):
@@ -45,20 +46,9 @@ class Batch(NamedTuple):
     shares: Sequence[Share]
 
 
-def parts_of(rows: Any, *, rows_max: int, bytes_max: int) -> Iterator[Part]:
-    """The rows in parts that are about small enough; read as they are asked for."""
-    for part in read_parts(rows, rows_max=rows_max):
-        if not isinstance(part, pa.RecordBatch):
-            yield part
-            continue
-        step = max(1, part.num_rows * bytes_max // max(part.nbytes, 1))
-        for start in range(0, part.num_rows, step):
-            yield part.slice(start, step)
-
-
 def whole(rows: Any) -> Part:
     """The rows as one part, for an append that has a sequence of its own."""
-    parts = list(read_parts(rows, rows_max=1 << 40))
+    parts = list(read_parts(rows, rows_max=_UNBOUNDED, bytes_max=_UNBOUNDED))
     if len(parts) == 1:
         return parts[0]
     batches = [part for part in parts if isinstance(part, pa.RecordBatch)]
