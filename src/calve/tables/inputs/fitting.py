@@ -49,6 +49,8 @@ class RowFitter:
         self._target = arrow_schema(self.schema)
         # What the columns of the last Arrow data turned out to need.
         self._planned: tuple[pa.Schema, list[ColumnPlan]] | None = None
+        # Types of values for which a column cannot change: found out once, however many there are.
+        self._of_no_use: frozenset[tuple[str, pa.DataType]] = frozenset()
 
     @classmethod
     def of(cls, table: Table) -> Self:
@@ -135,13 +137,19 @@ class RowFitter:
     def _changes_of(
         self, name: str, values: Values, schema: Schema, origin: Origin
     ) -> Iterator[Schema]:
+        is_of_use = False
+        kind = None
         with suppress(InvalidRequest):
             kind = self._kind_of(name, values, origin)
+            if kind is None or (name, kind) in self._of_no_use:
+                return
             for widens in (False, True):
-                fields = [pa.field(name, kind)] if kind else []
-                wider = self._grown(schema, fields, widens=widens)
+                wider = self._grown(schema, [pa.field(name, kind)], widens=widens)
                 if wider is not schema:
+                    is_of_use = True
                     yield wider
+        if kind is not None and not is_of_use:
+            self._of_no_use |= {(name, kind)}
 
     def _grown(self, schema: Schema, fields: list[pa.Field], *, widens: bool = True) -> Schema:
         incoming = schema_from_arrow(pa.schema(fields))
@@ -153,6 +161,7 @@ class RowFitter:
     def _grow(self, schema: Schema, target: pa.Schema) -> None:
         if schema is not self.schema:
             self.schema, self._target, self._planned = schema, target, None
+            self._of_no_use = frozenset()
 
     def _kind_of(self, name: str, values: Values, origin: Origin) -> pa.DataType | None:
         """The type of a column that nobody has declared; None while there is no value in it."""
