@@ -34,8 +34,6 @@ DIRECTORY: Final = ROOT / "docs" / "reference"
 # Settings that are read and checked, but that nothing in this version acts on: a whole section by
 # its name, or single keys. A unit test fails when the code begins to read one of them.
 RESERVED: Final = (
-    "ingest.tls_cert",
-    "ingest.tls_key",
     "pipeline",
     "reader",
     "query",
@@ -60,8 +58,9 @@ SECTION_NOTES: Final = {
         "is in [choosing a catalog](../guides/choosing-a-catalog.md#retries-and-time-outs)."
     ),
     "ingest": (
-        "Nothing listens yet: `calve doctor` checks that the address and the ports are free. Rows "
-        "of the same process go by `request_bytes_max`, `auto_create` and `partition`."
+        "For [`calve up`](../guides/running.md) and `lake.serve()`. `tls_cert` and `tls_key` come "
+        "together. How a client meets the bounds is in "
+        "[producing over Flight](../guides/producing-flight.md#limits)."
     ),
     "state": "SQLite; PostgreSQL and etcd are refused in this version.",
     "log": "For programs that call `configure_logs`; see [logs](../operating/logs.md).",
@@ -331,7 +330,7 @@ def errors_page() -> list[str]:
             ],
         ),
         "",
-        "The HTTP status is what a server will answer; there is no server yet.",
+        "The HTTP status is what the service answers.",
         "",
         "## Exit codes",
         "",

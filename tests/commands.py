@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -27,8 +28,15 @@ def run_command(
 ) -> Run:
     """What the words, the program first, would do in a shell."""
     monkeypatch.setattr("sys.argv", list(arguments))
-    with pytest.raises(SystemExit) as ended:
-        (main.calve if arguments[0] == "calve" else main.iceberg_manager)()
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        with pytest.raises(SystemExit) as ended:
+            (main.calve if arguments[0] == "calve" else main.iceberg_manager)()
+    finally:
+        # A program's logs go to the standard error of its time, which a test replaces.
+        root.handlers[:] = handlers
+        root.setLevel(level)
     captured = capture.readouterr()
     assert "Traceback" not in captured.err
     return Run(int(ended.value.code or 0), captured.out, captured.err)

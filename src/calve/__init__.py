@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from calve.changes import Change, Expression
+    from calve.client import Client, Delivered, Delivery
     from calve.errors import CalveError
     from calve.lake import Lake, open  # noqa: A004
     from calve.manager import IcebergManager
@@ -48,6 +49,9 @@ _HOMES = {
     "CalveError": "calve.errors",
     "CatalogPoolConfig": "calve.writer",
     "Change": "calve.changes",
+    "Client": "calve.client",
+    "Delivered": "calve.client",
+    "Delivery": "calve.client",
     "Describe": "calve.tables.evolution",
     "DropColumn": "calve.tables.evolution",
     "Expression": "calve.changes",
@@ -83,6 +87,9 @@ __all__ = [
     "CalveError",
     "CatalogPoolConfig",
     "Change",
+    "Client",
+    "Delivered",
+    "Delivery",
     "Describe",
     "DropColumn",
     "Expression",

@@ -38,6 +38,7 @@ from calve.lake import Lake
 from calve.parts import load_part
 from calve.paths import DataLayout, directory_url
 from calve.query.engine import connect
+from calve.service.announcement import running_service
 from calve.settings import SecretUrl, Settings
 from calve.spark.conf import kinds_of
 from calve.spark.jars import JarCache, needed_jars, spark_home
@@ -105,7 +106,7 @@ def examine(settings: Settings, clock: Clock) -> Iterator[Check]:
         yield _check("duckdb", _duckdb)
         yield from _spark_checks(trial)
     yield from (
-        _check(f"port {name}", lambda port=port: _port(settings.ingest.host, port))  # type: ignore[misc]
+        _check(f"port {name}", lambda port=port: _port(settings, port))  # type: ignore[misc]
         for name, port in _ports(settings).items()
     )
 
@@ -283,7 +284,11 @@ def _ports(settings: Settings) -> dict[str, int]:
     }
 
 
-def _port(host: str, port: int) -> str:
+def _port(settings: Settings, port: int) -> str:
+    host = settings.ingest.host
+    service = running_service(settings)
+    if service is not None and port in service.addresses.ports():
+        return f"{host}:{port} is the running service's"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

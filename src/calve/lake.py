@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from calve.ingest import Intake, Produced, TopicOffsets
     from calve.query.rows import Rows
+    from calve.service.serving import Serving
     from calve.writer import BatchOptimizationConfig, IcebergTableWriter, RetryConfig
 
 
@@ -32,6 +34,7 @@ class Lake:
         self.settings = self._connections.settings
         self._lock = threading.Lock()
         self._intake: Intake | None = None
+        self._serving: Serving | None = None
 
     @property
     def catalog(self) -> LakeCatalog:
@@ -93,6 +96,23 @@ class Lake:
         """Return when every row that was acknowledged before is in the table."""
         return self.intake.flush(TableName.parse(topic), timeout_seconds)
 
+    def serve(self) -> Serving:
+        """Take rows over the network too, in threads of this process, as `calve up` does.
+
+        It listens where the settings say, from now until the handle or the lake is closed. Needs
+        the part `server`; Conflict if a service of this lake is running already.
+        """
+        from calve.service.announcement import Announcement
+        from calve.service.serving import Serving
+
+        intake = self.intake
+        announcement = Announcement(self.settings)
+        serving = Serving(intake, at_end=announcement.release)
+        announcement.tell(serving.addresses, {})
+        with self._lock:
+            self._serving = serving
+        return serving
+
     def spark(self) -> SparkSession:
         """A session whose default catalog is this lake's; Spark is started at the first call.
 
@@ -104,11 +124,13 @@ class Lake:
         """Let go of everything; `error` is on its way to the caller, who will want to read it."""
         with self._lock:
             intake, self._intake = self._intake, None
-        try:
+            serving, self._serving = self._serving, None
+        with ExitStack() as closing:  # each of them, also when another fails
+            closing.callback(self._connections.close, error)
             if intake is not None:
-                intake.close()
-        finally:
-            self._connections.close(error)
+                closing.callback(intake.close)
+            if serving is not None:
+                closing.callback(serving.close)
 
     def __enter__(self) -> Self:
         return self

@@ -46,6 +46,11 @@ class DataLayout:
         return self.own / "state.db"
 
     @property
+    def service(self) -> Path:
+        """Where a running service says how it is reached."""
+        return self.own / "service"
+
+    @property
     def spark_log(self) -> Path:
         return self.own / "logs" / "spark.log"
 

@@ -31,6 +31,14 @@ class Authority:
         self._certificate.configure_cert(context)
         return context
 
+    def server_files(self) -> tuple[Path, Path]:
+        """The certificate and its key, for servers that read them themselves."""
+        certificate, key = self._directory / "server.pem", self._directory / "server.key"
+        for number, blob in enumerate(self._certificate.cert_chain_pems):
+            blob.write_to_path(str(certificate), append=number > 0)
+        self._certificate.private_key_pem.write_to_path(str(key))
+        return certificate, key
+
     def java_trust_store(self) -> Path:
         store = self._directory / "trust.p12"
         if not store.exists():

@@ -37,12 +37,16 @@ NO_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "misc"}
 LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 # Methods that a library's class has and ours overrides.
-NAMED_BY_LIBRARIES = {"get_command", "get_backoff_time", "get_retry_after"}
+NAMED_BY_LIBRARIES = {
+    *("get_command", "get_backoff_time", "get_retry_after"),
+    *("get_flight_info", "get_schema"),
+}
 NAMED_BY_USERS = {"get_current_snapshot", "get_topic_stats"}
 # A commit asks the table what happened, whatever the exception was. The log's two act for many
-# callers at once: what is wrong with one must not reach the others.
+# callers at once: what is wrong with one must not reach the others. Nor must a user's callback.
 BROAD = {
-    *("cli/main.py", "ingest/http/app.py", "tables/outcome.py", "tables/translate.py"),
+    *("client/delivery.py", "ingest/http/app.py"),
+    *("cli/main.py", "tables/outcome.py", "tables/translate.py"),
     *("wal/group.py", "wal/pending.py"),
 }
 

@@ -253,3 +253,18 @@ def test_whatever_is_heard_shares_are_kept_and_a_restart_changes_nothing(
         for gone in set(before) - after:
             had = sum(key.stream == gone.stream for key in before)
             assert had > 7 // len(streams) or gone.stream == stream
+
+
+def test_the_log_is_asked_whether_an_append_is_in(log: Log) -> None:
+    stream = log.stream(TOPIC)
+    assert log.repeated(stream, "p", 0) is None
+    pending = log.submit(stream, rows(7), producer="p", sequence=0)
+    assert not pending.is_done
+    assert log.repeated(stream, "p", 0) == (0, 1, True)
+    assert pending.wait(0) == (0, 1, False)
+    assert log.repeated(stream, "p", 1) is None
+    assert log.repeated(stream, "q", 0) is None
+    assert log.repeated(log.stream(TOPIC, 1), "p", 0) is None
+    for sequence in range(1, 300):
+        send(log, sequence)
+    assert log.repeated(stream, "p", 0) == (None, None, True)

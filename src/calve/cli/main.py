@@ -80,17 +80,30 @@ TAG: Final = {
     "list": Entry("references", "list_tags", "List a table's tags."),
 }
 TOPIC: Final = {
-    "verify": Entry("topic", "verify", "Prove that each offset is in the table once."),
+    "alter": Entry("topic", "alter", "Change a topic's columns and policies."),
+    "create": Entry("topic", "create", "Make a topic."),
+    "delete": Entry("topic", "delete", "Forget a topic."),
+    "describe": Entry("topic", "describe", "Show a topic's columns."),
+    "flush": Entry(
+        "topic",
+        "flush",
+        "Wait until every row that was acknowledged before is in the topic's table.",
+    ),
+    "list": Entry("topic", "list_topics", "List the topics."),
+    "verify": Entry("verify", "verify", "Prove that each offset of a topic is in its table once."),
 }
 CALVE: Final[dict[str, Entry | Noun]] = {
     "branch": Noun(BRANCH, "Write to a table without anybody seeing it, then publish."),
     "config": Entry("config", "config", "Write, show and check the configuration."),
     "doctor": Entry("doctor", "doctor", "Check everything that Calve needs on this machine."),
+    "produce": Entry("produce", "produce", "Send rows to a topic."),
     "setup": Entry("setup", "setup", "Fetch what the installed parts need, once."),
     "sql": Entry("query", "sql", "Ask in SQL, over all tables of the lake."),
+    "status": Entry("status", "status", "Show how the lake's service is doing."),
     "table": Noun(TABLE, "Make, fill, change, ask and look after tables."),
     "tag": Noun(TAG, "Give snapshots names."),
-    "topic": Noun(TOPIC, "Look after topics and their tables."),
+    "topic": Noun(TOPIC, "Make, show, change and look after topics."),
+    "up": Entry("up", "up", "Run the service."),
     "wal": Entry("wal", "wal", "Look at the write-ahead log, verify and repair it."),
 }
 ICEBERG_MANAGER: Final[dict[str, Entry | Noun]] = {
@@ -141,6 +154,8 @@ Turns streams into Apache Iceberg tables.
   calve table create users --from-data users.csv     make a table
   calve table insert users --data users.csv          fill it
   calve sql "select count(*) from users"             ask
+  calve up                                           take rows in over the network
+  calve produce events --data events.ndjson          send some
   calve doctor                                       check this machine
 """
 _MANAGER_HELP: Final = """\

@@ -41,10 +41,10 @@ class Call:
         self.as_json = as_json
         self.verbose = verbose
         self.config = config
-        self._flags = _flags(data, assignments, verbose=verbose)
+        self.flags = _flags(data, assignments, verbose=verbose)
 
     def load(self) -> LoadedSettings:
-        return load_settings(config=self.config, flags=self._flags)
+        return load_settings(config=self.config, flags=self.flags)
 
     def settings(self) -> Settings:
         """The settings for a command that does work, and so may have something to log."""

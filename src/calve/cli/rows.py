@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +12,11 @@ from calve.changes import Change, Expression
 from calve.cli.opened import opened
 from calve.cli.options import Call, common_options, row_options
 from calve.cli.output import print_json, say
+from calve.cli.progress import counted_rows
 from calve.manager import Engine
 
 # A name in quotes may hold anything, also an equals sign.
 _ASSIGNMENT: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^="\s][^=]*?))\s*=(?!=)(.+)', re.DOTALL)
-_REDRAW_SECONDS: Final = 0.2
 _BRANCH = click.option("--branch", metavar="NAME", help="Write to this branch instead of main.")
 _ENGINE = click.option(
     "--engine",
@@ -57,7 +53,7 @@ def insert(
     Example: gunzip -c users.json.gz | calve table insert users --data - --format ndjson
     """
     _refuse_directory(rows)
-    with opened(call) as manager, _progress() as progress:
+    with opened(call) as manager, counted_rows() as progress:
         change = manager.insert_data(
             table, rows, format=input_format, branch=branch, progress=progress, force=force
         )
@@ -198,27 +194,3 @@ def _refuse_directory(rows: str) -> None:
         raise click.UsageError(
             f"--data names the rows here, and {rows} is a directory; the lake's directory is --lake"
         )
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None] | None]:
-    """Counts rows on the terminal while they are written, if somebody is looking."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    begun = drawn = time.monotonic()
-
-    def show(rows: int) -> None:
-        nonlocal drawn
-        now = time.monotonic()
-        if now - drawn >= _REDRAW_SECONDS:
-            drawn = now
-            click.echo(
-                f"\r{rows:,} rows, {rows / (now - begun):,.0f} a second ", err=True, nl=False
-            )
-
-    try:
-        yield show
-    finally:
-        if drawn != begun:
-            click.echo("\r" + " " * 60 + "\r", err=True, nl=False)

@@ -1,101 +1,338 @@
-"""`calve topic`: what can be said of a topic."""
+"""`calve topic`: topics made, listed, described, changed, deleted and flushed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from pathlib import Path
+from typing import Any, Final
 
 import click
+import msgspec
 
-from calve.cli.opened import opened
+from calve.cli.opened import confirm, destroying
 from calve.cli.options import Call, common_options
 from calve.cli.output import print_json, print_table, say
-from calve.errors import Corruption
-from calve.maintenance.verification import PartitionReport, Verification
-from calve.tables.ranges import Range
+from calve.cli.place import server_option, topics_at
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DURATION: Final = re.compile(r"(\d+)\s*([smhdw])", re.ASCII)
+_FOREVER: Final = "forever"
+_FLUSH_SECONDS: Final = 60.0
+
+_RETENTION = click.option(
+    "--retention",
+    metavar="DURATION",
+    help="How long the table keeps rows, such as 30d, 12h or forever.",
+)
+_UNKNOWN = click.option(
+    "--on-unknown-column",
+    type=click.Choice(["add", "ignore", "dead-letter", "refuse"]),
+    help="What becomes of columns that the topic does not have; add, if left out.",
+)
+_BAD = click.option(
+    "--on-bad-row",
+    type=click.Choice(["refuse", "dead-letter"]),
+    help="What becomes of rows that do not fit; refuse, if left out.",
+)
+_PROPERTY = click.option(
+    "--property", "properties", metavar="KEY=VALUE", multiple=True, help="A property of the table."
+)
 
 
 @click.command()
 @click.argument("topic", metavar="TOPIC")
 @click.option(
-    "--log",
-    "log",
-    metavar="DIR",
+    "--schema",
+    metavar="FILE",
     type=click.Path(path_type=Path),
-    help="The log to hold the table against; the lake's own, if it has the topic.",
+    help="A JSON file with the columns, as for `calve table create`.",
 )
-@click.option("--orphans", is_flag=True, help="List data files that no snapshot refers to.")
+@click.option("--messages", is_flag=True, help="A topic of messages: payloads, not columns.")
+@click.option("--table", is_flag=True, help="Feed the table of this name, which is there already.")
+@click.option("--adopt", is_flag=True, help="Take over rows in the log that nobody knows of.")
+@click.option("--partition-by", metavar="EXPRESSION", multiple=True, help="Such as day(created).")
+@click.option("--sort-by", metavar="EXPRESSION", multiple=True, help="Such as 'id desc'.")
+@_PROPERTY
+@_RETENTION
+@_UNKNOWN
+@_BAD
+@server_option
 @common_options
-def verify(call: Call, topic: str, *, log: Path | None, orphans: bool) -> int:
-    """Prove that each offset of a topic is in its table once.
+def create(
+    call: Call,
+    topic: str,
+    *,
+    server: str | None,
+    schema: Path | None,
+    messages: bool,
+    table: bool,
+    adopt: bool,
+    partition_by: tuple[str, ...],
+    sort_by: tuple[str, ...],
+    properties: tuple[str, ...],
+    retention: str | None,
+    on_unknown_column: str | None,
+    on_bad_row: str | None,
+) -> None:
+    """Make a topic, or find it if it is there and the same was asked for.
 
-    Tells what is missing or doubled from what was removed on purpose, and by which snapshot, and
-    from known loss. Ends with exit code 7 if there is a defect. Others may go on writing.
+    Its columns come from a file, or from the table that it is to feed. A topic that is not made
+    gets them from the first rows sent to it.
 
     \b
-    Example: calve topic verify orders
+    Example: calve topic create orders --schema orders.json --partition-by "day(created)"
+    Example: calve topic create users --table
     """
-    with opened(call) as manager:
-        found = manager.verify_topic(topic, log=log, orphans=orphans)
+    if (schema is not None) + messages + table != 1:
+        raise click.UsageError("name what it holds: --schema FILE, --messages or --table")
+    spec: dict[str, Any] = {
+        "kind": "messages" if messages else "rows",
+        "bind_table": table,
+        "adopt": adopt,
+        "partition_by": partition_by,
+        "sort_by": sort_by,
+        "properties": dict(_pair(text, "--property") for text in properties),
+        "retention_seconds": _seconds(retention),
+        "on_unknown_column": _word(on_unknown_column),
+        "on_bad_row": _word(on_bad_row) or "refuse",
+    }
+    with topics_at(call, server) as topics:
+        _print(call, topics.create(topic, _with_schema(spec, schema)))
+
+
+@click.command("list")
+@server_option
+@common_options
+def list_topics(call: Call, *, server: str | None) -> None:
+    """List the topics, with the offsets that each has reached.
+
+    \b
+    Example: calve topic list
+    """
+    with topics_at(call, server) as topics:
+        found = topics.list()
     if call.as_json:
         print_json(found)
+    elif found:
+        print_table(
+            ("TOPIC", "KIND", "FIRST", "DURABLE", "COMMITTED"),
+            [(each["name"], each["kind"], *_offsets(each).values()) for each in found],
+        )
     else:
-        _print(found)
-    return 0 if found.is_sound else Corruption.exit_code
+        say("there are no topics yet")
 
 
-def _print(found: Verification) -> None:
-    if found.partitions:
-        print_table(
-            ("PARTITION", "COMMITTED", "ROWS", "MISSING", "DOUBLED", "BEYOND", "REMOVED", "LOST"),
-            [_counts(each) for each in found.partitions],
-        )
-    ranges = [row for each in found.partitions for row in _ranges(each)]
-    if ranges:
-        click.echo()
-        print_table(("WHAT", "PARTITION", "OFFSETS", "COUNT", "BY"), ranges)
-    if found.orphans:
-        click.echo()
-        print_table(
-            ("ORPHAN", "BYTES", "CHANGED (UTC)"),
-            [(o.path, f"{o.bytes:,}", f"{o.changed_at:%Y-%m-%d %H:%M:%S}") for o in found.orphans],
-        )
-    for problem in _problems(found):
-        say(f"problem: {problem}")
-    if found.unnumbered_rows:
-        say(f"{found.unnumbered_rows:,} rows have no offset: they were inserted by hand")
-    said = "every offset is there once, or removed on purpose" if found.is_sound else "NOT SOUND"
-    say(f"{found.topic}: {said} ({found.rows:,} rows, snapshot {found.snapshot_id})")
+@click.command()
+@click.argument("topic", metavar="TOPIC")
+@server_option
+@common_options
+def describe(call: Call, topic: str, *, server: str | None) -> None:
+    """Show a topic's columns, its policies, and the offsets that it has reached.
+
+    \b
+    Example: calve topic describe orders
+    """
+    with topics_at(call, server) as topics:
+        _print(call, topics.describe(topic))
 
 
-def _counts(report: PartitionReport) -> tuple[object, ...]:
-    listed = (report.missing, report.doubled, report.beyond, report.removed, report.known_loss)
-    counts = (f"{sum(each.count for each in ranges):,}" for ranges in listed)
-    return (report.partition, f"{report.committed:,}", f"{report.rows:,}", *counts)
+@click.command()
+@click.argument("topic", metavar="TOPIC")
+@click.option(
+    "--add-column", "added", metavar="NAME TYPE", multiple=True, help="Such as 'email string'."
+)
+@click.option("--drop-column", "dropped", metavar="NAME", multiple=True, help="Take it away.")
+@click.option(
+    "--rename-column", "renamed", metavar="NAME=NEW", multiple=True, help="Call it otherwise."
+)
+@_PROPERTY
+@_RETENTION
+@_UNKNOWN
+@_BAD
+@click.option(
+    "--new-log",
+    is_flag=True,
+    help="Go on in the log that is here, because the topic's own is lost for good.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@server_option
+@common_options
+def alter(
+    call: Call,
+    topic: str,
+    *,
+    server: str | None,
+    added: tuple[str, ...],
+    dropped: tuple[str, ...],
+    renamed: tuple[str, ...],
+    properties: tuple[str, ...],
+    retention: str | None,
+    on_unknown_column: str | None,
+    on_bad_row: str | None,
+    new_log: bool,
+    yes: bool,
+) -> None:
+    """Change a topic's columns and policies, for the rows that come from now on.
 
+    A column that was dropped stays away, and one that was renamed is known by its old name too.
 
-def _ranges(report: PartitionReport) -> Iterator[tuple[object, ...]]:
-    plain = {
-        "missing": report.missing,
-        "doubled": report.doubled,
-        "beyond": report.beyond,
-        "lost": report.known_loss,
+    \b
+    Example: calve topic alter orders --on-unknown-column refuse --retention 90d
+    Example: calve topic alter orders --rename-column name=full_name
+    """
+    change: dict[str, Any] = {
+        "on_unknown_column": _word(on_unknown_column),
+        "on_bad_row": _word(on_bad_row),
+        "properties": dict(_pair(text, "--property") for text in properties),
+        "add_columns": dict(_column(text) for text in added) or None,
+        "drop_columns": dropped,
+        "rename_columns": dict(_pair(text, "--rename-column") for text in renamed),
     }
-    for what, ranges in plain.items():
-        for each in ranges:
-            yield _row(what, report, each, None)
-    by = {each: removed.snapshot_ids for removed in report.removed_by for each in removed.ranges}
-    for each in sorted({*report.removed, *by}):
-        named = ", ".join(f"snapshot {number}" for number in by.get(each, ()))
-        yield _row("removed", report, each, named or None)
+    if retention is not None:
+        change["retention_seconds"] = _seconds(retention)
+    with topics_at(call, server) as topics:
+        if new_log:
+            confirm(f"Give up the rows of {topic} that only its lost log had?", yes=yes)
+            say(f"{topic} goes on at offset {topics.new_log(topic)}")
+        _print(call, topics.alter(topic, change))
 
 
-def _row(what: str, report: PartitionReport, each: Range, by: str | None) -> tuple[object, ...]:
-    return (what, report.partition, f"{each.first}-{each.end}", f"{each.count:,}", by)
+@click.command()
+@click.argument("topic", metavar="TOPIC")
+@destroying
+@server_option
+@common_options
+def delete(call: Call, topic: str, *, server: str | None, dry_run: bool, yes: bool) -> None:
+    """Forget a topic, with its rows in the log. Its table stays, if there is one.
+
+    \b
+    Example: calve topic delete orders --dry-run
+    """
+    with topics_at(call, server) as topics:
+        found = topics.describe(topic)
+        offsets = _offsets(found)
+        only_here = max(0, offsets["durable"] - offsets["committed"])
+        if not dry_run:
+            lost = f", of which {only_here:,} are in no table" if only_here else ""
+            held = offsets["durable"] - offsets["first"]
+            confirm(f"Delete the topic {topic} with its {held:,} rows in the log{lost}?", yes=yes)
+            topics.delete(topic)
+    if call.as_json:
+        print_json({"topic": found["name"], "dry_run": dry_run, "rows_in_log_only": only_here})
+    else:
+        done = "would be deleted" if dry_run else "is deleted"
+        say(f"the topic {topic} {done}; rows in its log alone: {only_here:,}")
 
 
-def _problems(found: Verification) -> Iterator[str]:
-    yield from found.problems
-    for each in found.partitions:
-        yield from each.problems
-        yield from each.log.problems if each.log else ()
+@click.command()
+@click.argument("topic", metavar="TOPIC")
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, max=3_600),
+    default=_FLUSH_SECONDS,
+    help="How long to wait.",
+)
+@server_option
+@common_options
+def flush(call: Call, topic: str, *, server: str | None, timeout_seconds: float) -> None:
+    """Wait until every row that was acknowledged before is in the topic's table.
+
+    \b
+    Example: calve topic flush orders --timeout 10
+    """
+    with topics_at(call, server) as topics:
+        offsets = topics.flush(topic, timeout_seconds)
+    if call.as_json:
+        print_json({"topic": topic, **offsets})
+    else:
+        say(f"{topic} is in its table up to offset {offsets['committed']}")
+
+
+def _with_schema(spec: dict[str, Any], file: Path | None) -> dict[str, Any]:
+    """The request with what the file says; what was said on the command line counts more."""
+    if file is None:
+        return spec
+    from calve.tables.schema_file import read_schema_file
+    from calve.tables.schemas import schema_to_json
+
+    read = read_schema_file(file)
+    return spec | {
+        "schema": msgspec.json.decode(schema_to_json(read.schema)),
+        "partition_by": spec["partition_by"] or list(read.partition_by),
+        "sort_by": spec["sort_by"] or list(read.sort_by),
+        "properties": {**read.properties, **spec["properties"]},
+    }
+
+
+def _print(call: Call, topic: dict[str, Any]) -> None:
+    if call.as_json:
+        print_json(topic)
+        return
+    print_table(
+        ("COLUMN", "TYPE", "REQUIRED"),
+        [(c["name"], c["type"], "yes" if c["required"] else "no") for c in topic["columns"]],
+    )
+    click.echo()
+    about = {
+        "kind": topic["kind"],
+        "partitioned by": ", ".join(topic["partition_by"]) or None,
+        "sorted by": ", ".join(topic["sort_by"]) or None,
+        "retention": _duration(topic["retention_seconds"]),
+        "unknown columns": topic["on_unknown_column"],
+        "bad rows": topic["on_bad_row"],
+        "offsets": _offsets_line(topic),
+    }
+    rows = [(name, value) for name, value in about.items() if name != "offsets" or value]
+    print_table(("ABOUT", topic["name"]), rows)
+
+
+def _offsets(topic: dict[str, Any]) -> dict[str, int]:
+    offsets: dict[str, int] = topic["offsets"]
+    return {name: offsets[name] for name in ("first", "durable", "committed")}
+
+
+def _offsets_line(topic: dict[str, Any]) -> str | None:
+    if "offsets" not in topic:
+        return None
+    return ", ".join(f"{name} {offset:,}" for name, offset in _offsets(topic).items())
+
+
+def _word(choice: str | None) -> str | None:
+    return choice.replace("-", "_") if choice else None
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    key, found, value = text.partition("=")
+    if not found or not key:
+        raise click.UsageError(f"{option} takes two words with = between them, not {text!r}")
+    return key.strip(), value.strip()
+
+
+def _column(text: str) -> tuple[str, str]:
+    name, _, kind = text.strip().partition(" ")
+    if not kind.strip():
+        raise click.UsageError(f"--add-column takes 'NAME TYPE', such as 'email string': {text!r}")
+    return name, kind.strip()
+
+
+def _seconds(text: str | None) -> int | None:
+    if text is None or text == _FOREVER:
+        return None
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or int(found[1]) == 0:
+        raise click.UsageError(
+            f"--retention takes a time such as 30d, 12h or forever, not {text!r}"
+        )
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _duration(seconds: int | None) -> str:
+    if seconds is None:
+        return _FOREVER
+    unit, length = max(
+        ((unit, length) for unit, length in _UNITS.items() if seconds % length == 0),
+        key=lambda each: each[1],
+    )
+    return f"{seconds // length}{unit}"

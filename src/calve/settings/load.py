@@ -28,6 +28,8 @@ DEFAULT: Final = "default"
 
 _PREFIX: Final = "CALVE_"
 _CONFIG_VARIABLE: Final = "CALVE_CONFIG"
+# What tells a command where to work, and is no setting.
+_NO_SETTINGS: Final = frozenset({_CONFIG_VARIABLE, "CALVE_SERVER"})
 _FILE_SUFFIX: Final = "_file"
 _POSTGRES: Final = re.compile(r"^postgres(?:ql)?(?:\+\w+)?://")
 _SQLITE_FILE: Final = re.compile(r"^(sqlite(?:\+\w+)?:///)(?!:memory:|file:)([^/?][^?]*)")
@@ -234,7 +236,7 @@ def _from_environment(
     environ: Mapping[str, str], directory: Path, problems: list[str]
 ) -> Iterator[_Given]:
     for variable, text in sorted(environ.items()):
-        if not variable.startswith(_PREFIX) or variable == _CONFIG_VARIABLE:
+        if not variable.startswith(_PREFIX) or variable in _NO_SETTINGS:
             continue
         name = variable.removeprefix(_PREFIX).lower().replace("__", ".")
         yield from _from_text(name, text, variable, directory, problems)

@@ -80,6 +80,9 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     http_connections_max: Count = 4_096
     auto_create: bool = True
     partition: Amount = 0
+    streams_max: Count = 1_024
+    streams_per_client_max: Count = 256
+    idle_seconds_max: Count = 300
     tls_cert: Path | None = None
     tls_key: Path | None = None
 

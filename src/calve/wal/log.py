@@ -23,6 +23,7 @@ from calve.wal.leader import GroupLeader
 from calve.wal.options import LogOptions
 from calve.wal.payload import Part
 from calve.wal.pending import Acknowledgement, PendingAppend, Producer, parts_of
+from calve.wal.producers import ProducerKey
 from calve.wal.reader import LogReader
 from calve.wal.recovery import create_log, exists, open_log
 from calve.wal.state import Stream, encode_stream
@@ -115,6 +116,16 @@ class Log:
         """How many producers of the stream are remembered."""
         with self._leader.holding():
             return self._journal.state.producers.count(stream.number)
+
+    def repeated(self, stream: Stream, producer: str, sequence: int) -> Acknowledgement | None:
+        """The acknowledgement of an append that was submitted before; None if it was not."""
+        with self._leader.leading():
+            producers = self._journal.state.producers
+            key = ProducerKey(stream.number, producer)
+            if sequence > producers.last_sequence(key):
+                return None
+            first, end = producers.find(key, sequence) or (None, None)
+            return Acknowledgement(first, end, is_repeat=True)
 
     def reader(self) -> LogReader:
         return LogReader(self._layout.root, files=self._files)

@@ -14,10 +14,13 @@ import pyarrow as pa
 from calve.errors import InvalidRequest
 from calve.tables.inputs.convert import Text
 from calve.tables.inputs.fitting import RowFitter
+from calve.tables.schemas import arrow_schema
 from calve.topics.fit import Fitter
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+    from pyiceberg.schema import Schema
 
     from calve.topics.topic import Topic
     from calve.wal import Rejected
@@ -37,6 +40,12 @@ class KnownTypes:
     def of(cls, topic: Topic) -> KnownTypes:
         fitter = RowFitter(topic.schema, last_column_id=topic.last_column_id, text=Text.JSON)
         return cls(topic, topic.arrow_schema, fitter)
+
+    @classmethod
+    def of_columns(cls, schema: Schema) -> KnownTypes:
+        """Of a topic that somebody else has."""
+        fitter = RowFitter(schema, last_column_id=schema.highest_field_id, text=Text.JSON)
+        return cls(None, arrow_schema(schema), fitter)
 
     @property
     def has_decimals(self) -> bool:

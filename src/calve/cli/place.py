@@ -1,0 +1,161 @@
+"""Where a command about topics works: in the lake, in this process, or through its service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
+import msgspec
+
+from calve.cli.options import Call
+from calve.cli.output import say
+from calve.model import TableName
+
+if TYPE_CHECKING:
+    from calve.client import Client
+    from calve.ingest import Intake
+    from calve.settings import Settings
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Topics(Protocol):
+    """What can be done with topics, wherever they are; bodies and answers as the service has
+    them."""
+
+    def create(self, topic: str, spec: Mapping[str, Any]) -> dict[str, Any]: ...
+    def list(self) -> list[dict[str, Any]]: ...
+    def describe(self, topic: str) -> dict[str, Any]: ...
+    def alter(self, topic: str, change: Mapping[str, Any]) -> dict[str, Any]: ...
+    def new_log(self, topic: str) -> int: ...
+    def delete(self, topic: str) -> None: ...
+    def flush(self, topic: str, timeout_seconds: float) -> dict[str, Any]: ...
+
+
+def server_option(command: _F) -> _F:
+    """Give a command `--server`."""
+    return click.option(
+        "--server",
+        metavar="URL",
+        envvar="CALVE_SERVER",
+        help="The service to ask, such as grpc://127.0.0.1:8815; also as CALVE_SERVER. Without "
+        "it, the one that runs in the lake, or the lake itself.",
+    )(command)
+
+
+def service_url(settings: Settings, server: str | None) -> str | None:
+    """The service to work through: the one that was named, or the one that has the lake."""
+    if server is not None:
+        return server
+    from calve.service.announcement import running_service
+
+    running = running_service(settings)
+    return running.addresses.flight if running else None
+
+
+@contextmanager
+def topics_at(call: Call, server: str | None) -> Iterator[Topics]:
+    """The topics, and words to standard error that say where they are."""
+    settings = call.settings()
+    url = service_url(settings, server)
+    if url is None:
+        say(f"in the lake at {settings.data}; no service is running")
+        with ExitStack() as open_things:
+            yield _TopicsOfLake(settings, open_things)
+    else:
+        from calve.client import Client
+
+        say(f"through the service at {url}")
+        with Client(url) as client:
+            yield _TopicsOfService(client)
+
+
+class _TopicsOfLake:
+    """Looks at the lake's files, and takes the part of the service only for a change.
+
+    Only `create` makes a lake that is not there yet.
+    """
+
+    def __init__(self, settings: Settings, open_things: ExitStack) -> None:
+        self._settings = settings
+        self._open_things = open_things
+
+    @cached_property
+    def _intake(self) -> Intake:
+        from calve.lake import Lake
+
+        return self._open_things.enter_context(Lake(self._settings)).intake
+
+    def create(self, topic: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+        return self._made("topic.create", topic, spec)
+
+    def list(self) -> list[dict[str, Any]]:
+        from calve.service.survey import topics_on_disk
+
+        return topics_on_disk(self._settings)
+
+    def describe(self, topic: str) -> dict[str, Any]:
+        wanted = str(TableName.parse(topic))
+        found = next((each for each in self.list() if each["name"] == wanted), None)
+        return found or self._done("topic.describe", topic)
+
+    def alter(self, topic: str, change: Mapping[str, Any]) -> dict[str, Any]:
+        return self._done("topic.alter", topic, change)
+
+    def new_log(self, topic: str) -> int:
+        self.describe(topic)
+        return self._intake.adopt_new_log(TableName.parse(topic))
+
+    def delete(self, topic: str) -> None:
+        self._done("topic.delete", topic)
+
+    def flush(self, topic: str, timeout_seconds: float) -> dict[str, Any]:
+        return self._done("flush", topic, {"timeout_seconds": timeout_seconds})
+
+    def _done(
+        self, action: str, topic: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        from calve.service.survey import require_lake
+
+        require_lake(self._settings)
+        return self._made(action, topic, body or {})
+
+    def _made(self, action: str, topic: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        from calve.ingest.flight.actions import perform
+
+        request = msgspec.json.encode({"topic": topic, **body})
+        answer: dict[str, Any] = msgspec.json.decode(perform(self._intake, action, request))
+        return answer
+
+
+class _TopicsOfService:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def create(self, topic: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+        return self._client.create_topic(topic, **spec)
+
+    def list(self) -> list[dict[str, Any]]:
+        return [self._client.describe_topic(name) for name in self._client.topics()]
+
+    def describe(self, topic: str) -> dict[str, Any]:
+        return self._client.describe_topic(topic)
+
+    def alter(self, topic: str, change: Mapping[str, Any]) -> dict[str, Any]:
+        return self._client.alter_topic(topic, **change)
+
+    def new_log(self, topic: str) -> int:
+        raise click.UsageError(
+            f"--new-log is for the lake itself: stop the service, then run this for {topic} again"
+        )
+
+    def delete(self, topic: str) -> None:
+        self._client.delete_topic(topic)
+
+    def flush(self, topic: str, timeout_seconds: float) -> dict[str, Any]:
+        self._client.flush(topic, timeout_seconds, to_table=True)
+        offsets: dict[str, Any] = self._client.describe_topic(topic)["offsets"]
+        return offsets

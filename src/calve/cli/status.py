@@ -1,0 +1,85 @@
+"""`calve status`: how the service and its topics are doing, on one screen."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from calve.cli.options import Call, common_options
+from calve.cli.output import print_json, print_table, say
+from calve.errors import Unavailable
+from calve.service.survey import Gravity, LakeStatus, survey
+
+if TYPE_CHECKING:
+    from calve.service.survey import LogStatus
+
+_MARKS = {Gravity.FAILED: "FAIL", Gravity.WARNING: "warn", Gravity.NOTE: "note"}
+_TOPICS_SHOWN = 20
+
+
+@click.command()
+@common_options
+def status(call: Call) -> int:
+    """Show how the lake's service is doing, the worst first, with what helps.
+
+    With and without a running service. Ends with exit code 6 if rows cannot be taken in.
+
+    \b
+    Example: calve status
+    """
+    found = survey(call.settings())
+    if call.as_json:
+        print_json(_plain(found))
+    else:
+        _print(found)
+    return 0 if found.is_sound else Unavailable.exit_code
+
+
+def _plain(found: LakeStatus) -> dict[str, Any]:
+    return {
+        "findings": [asdict(each) for each in found.findings],
+        "service": msgspec.to_builtins(found.service),
+        "log": asdict(found.log) if found.log else None,
+        "topics": [asdict(each) | {"lag": each.lag} for each in found.topics],
+    }
+
+
+def _print(found: LakeStatus) -> None:
+    for finding in found.findings:
+        click.echo(f"{_MARKS[finding.gravity]:<5} {finding.message}")
+        if finding.hint:
+            click.echo(f"      {finding.hint}")
+    service = found.service
+    if service is not None:
+        click.echo(f"up    since {service.since:%Y-%m-%d %H:%M:%S} UTC, process {service.pid}")
+        click.echo(f"      {service.addresses.http}  {service.addresses.flight}")
+    if found.log is not None:
+        click.echo(_log_line(found.log))
+    if found.topics:
+        click.echo()
+        print_table(
+            ("TOPIC", "FIRST", "DURABLE", "COMMITTED", "LAG"),
+            [
+                (each.topic, each.first, each.durable, each.committed, each.lag)
+                for each in found.topics[:_TOPICS_SHOWN]
+            ],
+        )
+    if len(found.topics) > _TOPICS_SHOWN:
+        say(f"and {len(found.topics) - _TOPICS_SHOWN:,} more: `calve topic list` shows them all")
+
+
+def _log_line(log: LogStatus) -> str:
+    return (
+        f"log   it has {_size(log.bytes)} of {_size(log.bytes_max)}; its disk has "
+        f"{_size(log.free_bytes)} free, {_size(log.free_bytes_min)} of which stay so"
+    )
+
+
+def _size(count: int) -> str:
+    for unit, length in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= length:
+            return f"{count / length:.1f} {unit}"
+    return f"{count} bytes"

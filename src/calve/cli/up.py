@@ -1,0 +1,110 @@
+"""`calve up`: the service, in the foreground, until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from calve.cli.options import Call, common_options
+from calve.cli.output import print_json_line, say
+from calve.errors import EXIT_INTERRUPTED, MissingPart
+from calve.service.orders import Order
+from calve.service.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from calve.service.announcement import Addresses
+    from calve.settings import Settings
+
+
+@click.command()
+@click.option(
+    "--only",
+    type=click.Choice(["ingest", "pipeline", "console"]),
+    help="Run this part alone; all that there are, if left out.",
+)
+@click.option("--demo", is_flag=True, help="Also send sample rows to a topic called demo.")
+@common_options
+def up(call: Call, *, only: str | None, demo: bool) -> int:
+    """Run the service: rows are taken in over Flight and HTTP, and kept in the log.
+
+    The lake is made if it is new. Ctrl-C has the service answer what it has accepted, and stops
+    it; a second Ctrl-C ends it at once. A process of the service that dies is started again. With
+    --json the addresses are printed as one line once it is ready.
+
+    \b
+    Example: calve up
+    Example: calve up --set ingest.http_port=0 --set ingest.flight_port=0 --json
+    """
+    if only in {"pipeline", "console"}:
+        raise MissingPart(
+            f"this version has no {only} yet", hint="`calve up` runs what there is: ingest"
+        )
+    settings = call.settings()
+    supervisor = Supervisor(settings, _order(call, settings), say=say)
+    with _stopping(supervisor) as asked, supervisor:
+        addresses = supervisor.addresses
+        _print(call, settings, addresses)
+        with _traffic(addresses, demo=demo):
+            supervisor.run()
+    say("stopped" if len(asked) < 2 else "ended at once")
+    return 0 if len(asked) < 2 else EXIT_INTERRUPTED
+
+
+@contextmanager
+def _stopping(supervisor: Supervisor) -> Iterator[list[int]]:
+    """Have SIGINT and SIGTERM stop the service; the signals that came are in the list."""
+    asked: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        asked.append(number)
+        supervisor.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _order(call: Call, settings: Settings) -> Order:
+    flags = dict(call.flags)
+    if settings.log.format == "auto" and sys.stderr.isatty():
+        flags["log.format"] = "human"  # which the process cannot know behind its pipe
+    return Order(config=call.config, flags=flags)
+
+
+def _traffic(addresses: Addresses, *, demo: bool) -> AbstractContextManager[None]:
+    if not demo:
+        return nullcontext()
+    from calve.cli.demo import TOPIC, demo_traffic
+
+    say(f"sending sample rows to the topic {TOPIC}")
+    return demo_traffic(addresses.flight)
+
+
+def _print(call: Call, settings: Settings, addresses: Addresses) -> None:
+    if call.as_json:
+        print_json_line(msgspec.to_builtins(addresses))
+        return
+    click.echo(f"Flight  {addresses.flight}")
+    click.echo(f"HTTP    {addresses.http}")
+    say(
+        f"""
+The lake is in {settings.data}. Ctrl-C stops the service. To send a row, copy a line:
+
+  echo '{{"id": 1}}' | calve produce events --data - --server {addresses.flight}
+  curl --json '[{{"id": 2}}]' {addresses.http}/v1/topics/events/rows
+  python -c 'import calve; calve.Client("{addresses.flight}").produce("events", [{{"id": 3}}])'
+
+`calve status` and `calve topic list` show what became of them.
+"""
+    )

@@ -1,0 +1,272 @@
+"""`Client`: rows into the topics of a running service, in the background and once each."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from calve.client.buffer import Buffer
+from calve.client.delivery import Delivery
+from calve.client.link import Link
+from calve.client.pieces import Piece, size_of, whole
+from calve.client.sender import SenderOptions, TopicSender
+from calve.errors import CalveError, InvalidRequest, Unavailable
+from calve.model import TableName
+from calve.protocol import LogRange
+from calve.tables.inputs.parts import read_parts
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    import pyarrow as pa
+
+_log: Final = logging.getLogger(__name__)
+_FAILURES_KEPT: Final = 100
+_CLOSE_SECONDS: Final = 30.0
+_INTERRUPTED_SECONDS: Final = 2.0
+_EXIT_SECONDS: Final = 10.0
+_END_SECONDS: Final = 1.0
+
+
+class Client:
+    """Sends rows to a service. A context manager, which flushes at its end; safe between threads.
+
+    Nothing is connected until it is used. In a forked process a new one is needed.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        url: str = "grpc://127.0.0.1:8815",
+        *,
+        token: str | None = None,
+        tls_root_certs: bytes | None = None,
+        producer: str | None = None,
+        linger_ms: float = 5,
+        batch_rows_max: int = 10_000,
+        batch_bytes_max: int = 1 << 20,
+        buffer_bytes_max: int = 64 << 20,
+        buffer_timeout_seconds: float = 30.0,
+        delivery_timeout_seconds: float = 120.0,
+        connect_timeout_seconds: float = 5.0,
+    ) -> None:
+        self._link = Link(url, token=token, tls_root_certs=tls_root_certs)
+        self._producer = producer
+        self._options = SenderOptions(
+            producer=producer or "",
+            client_id=uuid4().hex,
+            linger_seconds=linger_ms / 1_000,
+            batch_rows_max=batch_rows_max,
+            batch_bytes_max=batch_bytes_max,
+            delivery_timeout_seconds=delivery_timeout_seconds,
+            connect_timeout_seconds=connect_timeout_seconds,
+        )
+        self._buffer = Buffer(buffer_bytes_max, buffer_timeout_seconds, self._hurry)
+        self._lock = threading.Lock()
+        self._senders: dict[TableName, TopicSender] = {}
+        self._failed: deque[Delivery] = deque(maxlen=_FAILURES_KEPT)
+        self._is_closed = False
+        self._process = os.getpid()
+        _close_at_exit(self)
+
+    def produce(self, topic: str, rows: Any, *, sequence: int | None = None) -> Delivery:
+        """Hand rows over: dicts, Arrow data, pandas or Polars. Returns at once, with a handle.
+
+        Blocks while the buffer is full; Overloaded if that lasts `buffer_timeout_seconds`. With a
+        `sequence`, which the client's `producer` counts up from 0 for each topic, the same call
+        again appends nothing, also in another process.
+        """
+        sender = self._sender(TableName.parse(topic))
+        if sequence is not None and self._producer is None:
+            raise InvalidRequest(
+                "a sequence needs a producer that it belongs to",
+                hint="name one: Client(url, producer=…)",
+            )
+        delivery = Delivery(sender.hurry)
+        delivery.add_done_callback(self._remember)
+        delivery.is_seen = False
+        if sequence is not None:
+            parts = iter([whole(rows)])
+        else:
+            parts = read_parts(
+                rows,
+                rows_max=self._options.batch_rows_max,
+                bytes_max=self._options.batch_bytes_max,
+            )
+        count = 0
+        try:
+            for part in parts:
+                count += part.num_rows
+                size_bytes = size_of(part)
+                self._buffer.take(size_bytes)
+                delivery.expect_piece()
+                sender.add(Piece(part, size_bytes, delivery, sequence, time.monotonic()))
+        finally:
+            if count:
+                delivery.expect_no_more()
+        if not count:
+            raise InvalidRequest("there are no rows", hint="give at least one")
+        return delivery
+
+    def flush(
+        self,
+        topic: str | None = None,
+        timeout_seconds: float = 60.0,
+        *,
+        to_table: bool = False,
+    ) -> None:
+        """Return when all rows so far are durable; raises the first error that nobody has seen.
+
+        With `to_table`, when they are also in the tables of their topics. Unavailable after the
+        time-out.
+        """
+        self._require_open()
+        deadline = time.monotonic() + timeout_seconds
+        self._wait(topic, deadline)
+        self._raise_unseen()
+        if to_table:
+            for name in [TableName.parse(topic)] if topic else list(self._senders):
+                left = max(deadline - time.monotonic(), 0.0)
+                body = {"topic": str(name), "timeout_seconds": left}
+                self._link.act("flush", body, left + 5.0)
+
+    def create_topic(self, topic: str, **spec: Any) -> dict[str, Any]:
+        """Make a topic: `schema`, `partition_by`, `sort_by` and what else an action takes."""
+        return self._act("topic.create", topic, **spec)
+
+    def alter_topic(self, topic: str, **change: Any) -> dict[str, Any]:
+        return self._act("topic.alter", topic, **change)
+
+    def delete_topic(self, topic: str) -> dict[str, Any]:
+        return self._act("topic.delete", topic)
+
+    def describe_topic(self, topic: str) -> dict[str, Any]:
+        return self._act("topic.describe", topic)
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        """Counts and offsets of a topic."""
+        return self._act("stats", topic)
+
+    def topics(self) -> list[str]:
+        """The names of all topics."""
+        self._require_open()
+        return [str(TableName.parse(name)) for name in self._link.topics()]
+
+    def read(self, topic: str, start: int | None = None, end: int | None = None) -> pa.Table:
+        """Rows that the log still holds, with the system columns that say where and when."""
+        self._require_open()
+        return self._link.read(LogRange(topic=topic, from_=start, to=end))
+
+    def close(self, timeout_seconds: float = _CLOSE_SECONDS) -> None:
+        """Flush, then let go of everything. What was not acknowledged by then fails."""
+        if self._is_closed or self._process != os.getpid():
+            self._is_closed = True
+            return
+        try:
+            self._wait(None, time.monotonic() + timeout_seconds)
+        finally:
+            self._is_closed = True
+            self._abandon_all()
+        self._raise_unseen()
+
+    def _abandon_all(self) -> None:
+        for sender in self._senders.values():
+            sender.abandon(_closed())
+        for sender in self._senders.values():
+            sender.join(_END_SECONDS)
+        self._link.close()
+
+    def _act(self, action: str, topic: str, **rest: Any) -> dict[str, Any]:
+        self._require_open()
+        answer: dict[str, Any] = self._link.act(action, {"topic": topic, **rest})
+        return answer
+
+    def _sender(self, name: TableName) -> TopicSender:
+        with self._lock:
+            self._require_open()
+            sender = self._senders.get(name)
+            if sender is None:
+                sender = TopicSender(name, self._link, self._buffer, self._options)
+                self._senders[name] = sender
+            return sender
+
+    def _hurry(self) -> None:
+        for sender in list(self._senders.values()):
+            sender.hurry()
+
+    def _wait(self, topic: str | None, deadline: float) -> None:
+        if topic is None:
+            self._hurry()
+            names = list(self._senders)
+        else:
+            names = [TableName.parse(topic)]
+        for name in names:
+            sender = self._senders.get(name)
+            if sender is not None and not sender.wait(max(deadline - time.monotonic(), 0.0)):
+                raise Unavailable(
+                    f"not all rows of {name} were acknowledged by {self._link.url} in time",
+                    hint="see whether the service runs: the client goes on trying",
+                )
+
+    def _remember(self, delivery: Delivery) -> None:
+        if delivery.error is not None:
+            self._failed.append(delivery)
+
+    def _raise_unseen(self) -> None:
+        failed, self._failed = self._failed, deque(maxlen=_FAILURES_KEPT)
+        for delivery in failed:
+            if not delivery.is_seen:
+                delivery.result()
+
+    def _require_open(self) -> None:
+        if self._process != os.getpid():
+            raise InvalidRequest(
+                f"this client was made by process {self._process}, which forked this one",
+                hint="make a client in each process",
+            )
+        if self._is_closed:
+            raise _closed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        is_interrupt = not isinstance(error, Exception)
+        try:
+            self.close(_INTERRUPTED_SECONDS if is_interrupt else _CLOSE_SECONDS)
+        except CalveError as other:
+            _log.warning("rows were not delivered: %s", other.message)
+
+    def __repr__(self) -> str:
+        return f"Client({self._link.url!r})"
+
+
+def _closed() -> InvalidRequest:
+    return InvalidRequest("the client is closed", hint="make another one")
+
+
+def _close_at_exit(client: Client) -> None:
+    """Have rows sent that nobody waited for; but no program waits long for that."""
+    reference = weakref.ref(client)
+
+    def close() -> None:
+        left = reference()
+        if left is not None:
+            try:
+                left.close(_EXIT_SECONDS)
+            except CalveError as error:
+                _log.warning("rows were not delivered: %s", error.message)
+
+    atexit.register(close)
+    weakref.finalize(client, atexit.unregister, close).atexit = False

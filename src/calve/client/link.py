@@ -1,0 +1,164 @@
+"""The way to one service: connected when it is first used, and its errors made Calve's."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+import pyarrow as pa
+
+from calve.errors import CalveError, Denied, InvalidRequest, NotFound, Unavailable
+from calve.protocol.problem import decoded, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from calve.model import TableName
+
+_SCHEMES: Final = ("grpc", "grpc+tcp", "grpc+tls")
+# A service that vanished without a word is noticed within half a minute.
+_OPTIONS: Final = (
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+_SYSTEM_PREFIX: Final = "_calve_"
+
+
+class Link:
+    """Safe to share between threads."""
+
+    def __init__(
+        self, url: str, *, token: str | None = None, tls_root_certs: bytes | None = None
+    ) -> None:
+        self.url = _checked(url)
+        self._tls = {"tls_root_certs": tls_root_certs} if tls_root_certs else {}
+        self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self.was_reached = False  # whether anything ever answered
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                from pyarrow import flight
+
+                self._client = flight.FlightClient(
+                    self.url, generic_options=list(_OPTIONS), **self._tls
+                )
+            return self._client
+
+    def _options(self, timeout_seconds: float | None = None) -> Any:
+        from pyarrow import flight
+
+        return flight.FlightCallOptions(timeout=timeout_seconds, headers=self._headers)
+
+    def put(self, topic: TableName, schema: pa.Schema) -> tuple[Any, Any]:
+        """A stream of batches to a topic: its writer, and the reader of acknowledgements."""
+        with self.translating():
+            writer, reader = self._connected().do_put(
+                _descriptor(topic), schema, options=self._options()
+            )
+            return writer, reader
+
+    def schema(self, topic: TableName, timeout_seconds: float = 10.0) -> pa.Schema | None:
+        """The topic's columns; None if there is no such topic yet."""
+        try:
+            with self.translating():
+                # Not get_schema, which drops what comes with an error's status.
+                found = self._connected().get_flight_info(
+                    _descriptor(topic), options=self._options(timeout_seconds)
+                )
+        except NotFound:
+            self.was_reached = True
+            return None
+        self.was_reached = True
+        return pa.schema([f for f in found.schema if not f.name.startswith(_SYSTEM_PREFIX)])
+
+    def read(self, ticket: object) -> Any:
+        from pyarrow import flight
+
+        with self.translating():
+            ticket = flight.Ticket(msgspec.json.encode(ticket))
+            return self._connected().do_get(ticket, options=self._options()).read_all()
+
+    def act(self, name: str, body: object, timeout_seconds: float | None = 30.0) -> Any:
+        from pyarrow import flight
+
+        with self.translating():
+            action = flight.Action(name, msgspec.json.encode(body))
+            results = self._connected().do_action(action, options=self._options(timeout_seconds))
+            content = [result.body.to_pybytes() for result in results]
+        return msgspec.json.decode(content[0])
+
+    def topics(self) -> Iterator[str]:
+        with self.translating():
+            for info in self._connected().list_flights(options=self._options(30.0)):
+                yield ".".join(part.decode() for part in info.descriptor.path)
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def translating(self) -> Translating:
+        return Translating(self.url)
+
+
+class Translating:
+    """Whatever Arrow raises inside comes out as an error of Calve."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, pa.ArrowException | OSError):
+            raise translated(error, self._url) from error
+
+
+def translated(error: BaseException, url: str) -> CalveError:
+    """The service's own error, if it sent one; or what its silence means."""
+    from pyarrow import flight
+
+    problem = decoded(getattr(error, "extra_info", b""))
+    if problem is not None:
+        return error_of(problem)
+    said = str(error).splitlines()[0]
+    if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
+        return Denied(f"{url} refuses: {said}", hint="give a token that may do this")
+    if isinstance(error, flight.FlightTimedOutError):
+        return Unavailable(f"{url} did not answer in time", hint="try again")
+    if isinstance(error, flight.FlightUnavailableError):
+        return Unavailable(
+            f"no service answers at {url}",
+            hint="start one with `calve up`, or give the address of one that runs",
+        )
+    return Unavailable(f"the connection to {url} failed: {said}", hint="try again")
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme in {"http", "https"}:
+        raise InvalidRequest(
+            f"{url} is the HTTP address; the client speaks Arrow Flight",
+            hint="give the address that begins with grpc://, which `calve up` prints",
+        )
+    if parts.scheme not in _SCHEMES or not parts.hostname:
+        raise InvalidRequest(
+            f"{url!r} is not the address of a service", hint="write grpc://host:port"
+        )
+    return url
+
+
+def _descriptor(topic: TableName) -> Any:
+    from pyarrow import flight
+
+    return flight.FlightDescriptor.for_path(topic.tenant, topic.dataset, topic.name)

@@ -1,0 +1,122 @@
+"""Actions: what can be done with topics over Flight. JSON in, one JSON result out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from calve.errors import InvalidRequest
+from calve.model import TableName
+from calve.protocol.flight import decode
+from calve.tables.nearest import meant
+from calve.topics.document import change_of, document_of, spec_of
+
+if TYPE_CHECKING:
+    from calve.ingest.intake import Intake
+
+FLUSH: Final = "flush"  # the one that may take long
+_FLUSH_SECONDS: Final = 60.0
+_FLUSH_SECONDS_MAX: Final = 3_600.0
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """What every body has; the rest of it is the action's."""
+
+    topic: str
+
+
+class _Topic(_Named, frozen=True, forbid_unknown_fields=True):
+    """A body that has nothing else."""
+
+
+class _Flush(_Named, frozen=True, forbid_unknown_fields=True):
+    timeout_seconds: float = _FLUSH_SECONDS
+
+
+def _create(intake: Intake, name: TableName, body: dict[str, Any]) -> Any:
+    adopt = body.pop("adopt", False) is True
+    spec = spec_of({**_schema(body.pop("schema", None)), **body})
+    return document_of(intake.create_topic(name, spec, adopt=adopt))
+
+
+def _alter(intake: Intake, name: TableName, body: dict[str, Any]) -> Any:
+    body["add_columns"] = _schema(body.get("add_columns")).get("columns")
+    return document_of(intake.alter_topic(name, change_of(body)))
+
+
+def _delete(intake: Intake, name: TableName, _: _Topic) -> Any:
+    return document_of(intake.delete_topic(name))
+
+
+def _describe(intake: Intake, name: TableName, _: _Topic) -> Any:
+    topic = document_of(intake.topics.topic(name))
+    return {**topic, "offsets": intake.offsets(name)._asdict()}
+
+
+def _flush(intake: Intake, name: TableName, body: _Flush) -> Any:
+    if not 0 <= body.timeout_seconds <= _FLUSH_SECONDS_MAX:
+        raise InvalidRequest(f"timeout_seconds is 0 to {_FLUSH_SECONDS_MAX:g}")
+    return intake.flush(name, body.timeout_seconds)._asdict()
+
+
+def _stats(intake: Intake, name: TableName, _: _Topic) -> Any:
+    return intake.stats(name)._asdict()
+
+
+class _Action(NamedTuple):
+    body: type[Any]
+    act: Callable[[Intake, TableName, Any], Any]
+    description: str
+
+
+_ACTIONS: Final[Mapping[str, _Action]] = {
+    "topic.create": _Action(
+        dict, _create,
+        'Make a topic: {"topic": "events", "schema": {"id": "long", "at": "timestamptz"}}',
+    ),
+    "topic.describe": _Action(_Topic, _describe, 'What a topic is: {"topic": "events"}'),
+    "topic.alter": _Action(
+        dict, _alter, 'Change a topic: {"topic": "events", "on_unknown_column": "refuse"}'
+    ),
+    "topic.delete": _Action(
+        _Topic, _delete, 'Forget a topic and its rows in the log: {"topic": "events"}'
+    ),
+    FLUSH: _Action(
+        _Flush, _flush,
+        'Wait until acknowledged rows are in the table: {"topic": "events", "timeout_seconds": 60}',
+    ),
+    "stats": _Action(_Topic, _stats, 'Counts and offsets: {"topic": "events"}'),
+}  # fmt: skip
+
+
+def descriptions() -> list[tuple[str, str]]:
+    return [(name, action.description) for name, action in _ACTIONS.items()]
+
+
+def perform(intake: Intake, name: str, body: bytes) -> bytes:
+    """Do it; the result as JSON."""
+    action = _ACTIONS.get(name)
+    if action is None:
+        raise InvalidRequest(
+            f"there is no action {name!r}{meant(name, list(_ACTIONS))}",
+            hint=f"there are {', '.join(_ACTIONS)}",
+        )
+    what = f"the body of {name}"
+    topic = TableName.parse(decode(body, _Named, what=what).topic)
+    request = decode(body, action.body, what=what)
+    if isinstance(request, dict):
+        del request["topic"]
+    return msgspec.json.encode(action.act(intake, topic, request))
+
+
+def _schema(given: Any) -> dict[str, Any]:
+    """Columns as a schema file has them; or a list of them, or simply types by name."""
+    if not given:
+        return {}
+    if not isinstance(given, dict):
+        return {"columns": given}
+    if any(isinstance(given.get(key), list) for key in ("columns", "fields")):
+        return given
+    return {"columns": [{"name": name, "type": kind} for name, kind in given.items()]}

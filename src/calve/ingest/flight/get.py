@@ -1,0 +1,134 @@
+"""DoGet: a range of a topic's log, as rows of its columns or as the frames that hold them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+
+from calve.errors import InvalidRequest, NotFound
+from calve.model import TableName
+from calve.protocol import Frames, LogRange
+from calve.tables.inputs.conform import conform_batch, plan_columns
+from calve.tables.inputs.origin import Origin
+from calve.topics.fit import Fitter
+from calve.wal import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from calve.ingest.intake import Intake
+    from calve.topics.topic import Topic
+    from calve.wal import Entry
+
+_GATHERED_BYTES: Final = 1 << 20
+_GATHERED_FRAMES: Final = 1_024
+_OWN_FIELDS: Final = (
+    pa.field("_calve_partition", pa.int32(), nullable=False),
+    pa.field("_calve_offset", pa.int64(), nullable=False),
+    pa.field("_calve_ingested_at", pa.timestamp("us", tz="UTC"), nullable=False),
+)
+
+
+class Range:
+    """What a ticket asks for, checked: its schema, and its batches when they are asked for."""
+
+    def __init__(self, intake: Intake, wanted: LogRange) -> None:
+        self._intake = intake
+        self._name = TableName.parse(wanted.topic)
+        if wanted.partition not in {None, intake.partition}:
+            raise NotFound(
+                f"partition {wanted.partition} of {self._name} is not here: this service has "
+                f"partition {intake.partition}",
+                hint="ask the service that owns it",
+            )
+        offsets = intake.offsets(self._name)
+        self._start = offsets.first if wanted.from_ is None else wanted.from_
+        self._end = offsets.durable if wanted.to is None else min(wanted.to, offsets.durable)
+        if self._start < 0 or (wanted.to is not None and wanted.to < self._start):
+            raise InvalidRequest(
+                f"there are no offsets from {self._start} to {wanted.to}",
+                hint="`from` is the first offset that is wanted, `to` the first that is not",
+            )
+        if self._start < offsets.first:
+            raise _too_old(self._name, self._start, offsets.first)
+        if wanted.form == "frames":
+            self.schema, self.batches = Frames.SCHEMA, self._frames()
+        else:
+            rows = RowShape(intake.topics.topic(self._name), intake.partition)
+            self.schema, self.batches = rows.schema, self._rows(rows)
+
+    def _rows(self, shape: RowShape) -> Iterator[pa.RecordBatch]:
+        for entry in self._intake.read(self._name, self._start, self._end):
+            if entry.kind == Kind.ROWS:
+                yield shape.batch(entry)
+
+    def _frames(self) -> Iterator[pa.RecordBatch]:
+        gathered: list[dict[str, object]] = []
+        gathered_bytes = 0
+        for entry in self._intake.read(self._name, self._start, self._end):
+            row = _frame(entry)
+            gathered.append(row)
+            gathered_bytes += len(row["payload"] or b"")  # type: ignore[arg-type]
+            if gathered_bytes >= _GATHERED_BYTES or len(gathered) >= _GATHERED_FRAMES:
+                yield pa.RecordBatch.from_pylist(gathered, schema=Frames.SCHEMA)
+                gathered, gathered_bytes = [], 0
+        if gathered:
+            yield pa.RecordBatch.from_pylist(gathered, schema=Frames.SCHEMA)
+
+
+class RowShape:
+    """Rows of any age as the topic's columns are now, with where and when each came."""
+
+    def __init__(self, topic: Topic, partition: int) -> None:
+        own = [pa.field(field.name, field.type) for field in topic.arrow_schema]
+        self._columns = pa.schema(own)
+        self._partition = partition
+        # What was left out of the topic since is left out of its older rows, whatever the policy.
+        self._fitter = Fitter(msgspec.structs.replace(topic, on_unknown_column="ignore"))
+        self.schema = pa.schema([*own, *_OWN_FIELDS])
+
+    def batch(self, entry: Entry) -> pa.RecordBatch:
+        rows = self._conformed(entry.batch)
+        count = rows.num_rows
+        own = (
+            pa.repeat(pa.scalar(self._partition, pa.int32()), count),
+            pa.array(range(entry.first_offset, entry.end_offset), pa.int64()),
+            pa.repeat(pa.scalar(entry.ingested_at_us, pa.timestamp("us", tz="UTC")), count),
+        )
+        return pa.RecordBatch.from_arrays([*rows.columns, *own], schema=self.schema)
+
+    def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.schema.equals(self._columns):
+            return batch
+        fitted = self._fitter.fit(batch.schema).batch(batch)
+        plans = plan_columns(fitted.schema, self._columns, Origin())
+        return conform_batch(fitted, plans, self._columns, Origin(), range(1, 1 + batch.num_rows))
+
+
+def _frame(entry: Entry) -> dict[str, object]:
+    return {
+        "kind": entry.kind.name.lower(),
+        "first_offset": entry.first_offset,
+        "end_offset": entry.end_offset,
+        "ingested_at_us": entry.ingested_at_us,
+        "content_sum": entry.content_sum,
+        "payload": None if entry.batch is None else _stream(entry.batch),
+    }
+
+
+def _stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _too_old(name: TableName, start: int, first: int) -> NotFound:
+    return NotFound(
+        f"offset {start} of {name} is no longer in the log, which begins at {first}",
+        hint="its rows are in the table",
+        context={"first": str(first)},
+    )

@@ -1,0 +1,28 @@
+"""What a supervisor and its processes say to each other, as lines of JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from calve.protocol import Problem
+from calve.service.announcement import Addresses
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """Which settings hold: the file, and what was given on the command line.
+
+    Sent through a pipe, where no other user of the machine sees it.
+    """
+
+    config: Path | None = None
+    flags: dict[str, Any] = {}
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A process is ready, or says why it cannot be."""
+
+    addresses: Addresses | None = None
+    problem: Problem | None = None
