@@ -224,7 +224,7 @@ def test_rows_are_counted_for_whoever_looks_on(
 ) -> None:
     shell("calve table create users --from-data users.csv")
     assert "a second" not in shell("calve table insert users --data users.csv").err
-    monkeypatch.setattr("calve.cli.rows._REDRAW_SECONDS", 0)
+    monkeypatch.setattr("calve.cli.progress._REDRAW_SECONDS", 0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     said = shell("calve table insert users --data users.csv").err
     assert "\r3 rows, " in said
