@@ -132,7 +132,9 @@ def test_processes_and_spark_append_at_once_and_lose_nothing(
         for number in range(APPENDS):
             spark.sql(f"insert into {name} values ({PROCESSES}, {number})")
         errors = [output.result()[1] for output in outputs]
-    assert [process.returncode for process in processes] == [0] * PROCESSES, errors
+    assert [process.returncode for process in processes] == [0] * PROCESSES, "\n".join(
+        e[-3000:] for e in errors
+    )
     assert not [error for error in errors if "locked" in error]
     expected: list[dict[str, object]] = [
         {"writer": writer, "number": number}
