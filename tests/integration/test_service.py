@@ -16,6 +16,7 @@ import pytest
 import calve
 import calve.model
 from calve import Client, doctor
+from calve.client.posting import Poster
 from calve.errors import Conflict, Unavailable
 from calve.lake import Lake
 from calve.service.announcement import Announced, running_service
@@ -131,6 +132,22 @@ def test_a_process_that_dies_is_started_again_where_its_clients_know_it(data: Pa
     assert code == 0
     assert words.count("ingest is back") == 2
     assert rows_in_log(settings_of(data), "events") == [1, 2, 3, 4]
+
+
+def test_questions_wait_for_a_service_that_comes_back(data: Path) -> None:
+    with up(data) as service:
+        at = service.addresses()
+        post_rows(at["http"], "events", [{"id": 1}])
+        with (
+            Client(at["flight"]) as client,
+            Poster(at["http"], "events", sets_aside=False) as poster,
+        ):
+            for ask in (lambda: client.describe_topic("events"), poster.columns):
+                answer = ask()
+                before = service.ingest_pid
+                os.kill(before, signal.SIGKILL)
+                assert ask() == answer
+                assert restarted(service, before)
 
 
 def test_a_process_that_says_what_the_user_must_change_is_not_started_again(data: Path) -> None:

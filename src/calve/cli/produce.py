@@ -110,10 +110,13 @@ def produce(
             for count in way.send(rows, input_format):
                 if show is not None:
                     show(count)
+            columns = way.columns()
         except BaseException:
             _say_what_stays(way.sent)
             raise
-        _print(call, topic, way, _next_command(call, topic, server, way.sent))
+        _print(call, topic, way.sent, columns)
+        if not call.as_json:
+            say(f"try: {_next_command(call, topic, server, way.sent)}")
 
 
 @contextmanager
@@ -251,8 +254,7 @@ class _OverHttp:
         return self._poster.columns()
 
 
-def _print(call: Call, topic: str, way: Way, next_command: str) -> None:
-    sent, columns = way.sent, way.columns()
+def _print(call: Call, topic: str, sent: Sent, columns: list[dict[str, Any]] | None) -> None:
     if call.as_json:
         offsets = {"first": sent.first, "end": sent.end}
         counts = {"rows": sent.rows, "rejected": sent.rejected, "reasons": sent.reasons}
@@ -265,7 +267,6 @@ def _print(call: Call, topic: str, way: Way, next_command: str) -> None:
         say(f"{_rows(sent.rejected)} bad and kept apart:")
         for reason in sent.reasons:
             say(f"  {reason}")
-    say(f"try: {next_command}")
 
 
 def _next_command(call: Call, topic: str, server: str | None, sent: Sent) -> str:

@@ -33,6 +33,7 @@ _CLOSE_SECONDS: Final = 30.0
 _INTERRUPTED_SECONDS: Final = 2.0
 _EXIT_SECONDS: Final = 10.0
 _END_SECONDS: Final = 1.0
+_ASK_AGAIN_SECONDS: Final = 0.25
 
 
 class Client:
@@ -147,11 +148,11 @@ class Client:
         return self._act("topic.delete", topic)
 
     def describe_topic(self, topic: str) -> dict[str, Any]:
-        return self._act("topic.describe", topic)
+        return self._ask("topic.describe", topic)
 
     def stats(self, topic: str) -> dict[str, Any]:
         """Counts and offsets of a topic."""
-        return self._act("stats", topic)
+        return self._ask("stats", topic)
 
     def topics(self) -> list[str]:
         """The names of all topics."""
@@ -186,6 +187,17 @@ class Client:
         self._require_open()
         answer: dict[str, Any] = self._link.act(action, {"topic": topic, **rest})
         return answer
+
+    def _ask(self, action: str, topic: str) -> dict[str, Any]:
+        """What changes nothing is asked again, until a service that restarts is back."""
+        deadline = time.monotonic() + self._options.patience_seconds(self._link)
+        while True:
+            try:
+                return self._act(action, topic)
+            except Unavailable:
+                if time.monotonic() + _ASK_AGAIN_SECONDS > deadline:
+                    raise
+                time.sleep(_ASK_AGAIN_SECONDS)
 
     def _sender(self, name: TableName) -> TopicSender:
         with self._lock:

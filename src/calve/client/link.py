@@ -93,6 +93,7 @@ class Link:
             action = flight.Action(name, msgspec.json.encode(body))
             results = self._connected().do_action(action, options=self._options(timeout_seconds))
             content = [result.body.to_pybytes() for result in results]
+        self.was_reached = True
         return msgspec.json.decode(content[0])
 
     def topics(self) -> Iterator[str]:

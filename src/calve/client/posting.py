@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import random
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
@@ -15,9 +15,10 @@ from calve.errors import CalveError, InvalidRequest, Unavailable
 from calve.protocol.problem import decoded, error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Self
 
+_T = TypeVar("_T")
 _SCHEMES: Final = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
 PATIENCE_SECONDS: Final = 120.0
 _REQUEST_SECONDS: Final = 60.0
@@ -67,24 +68,13 @@ class Poster:
 
     def post(self, content: bytes, media_type: str) -> Posted:
         """Send rows, and return when they are durable; CalveError if they cannot be."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        delay = _DELAY_SECONDS_MIN
-        while True:
-            try:
-                posted = self._sent(content, media_type)
-            except Unavailable as error:
-                wait = max(delay, int(error.context.get("retry_after_ms", "0")) / 1_000)
-                if time.monotonic() + wait > deadline:
-                    raise
-                time.sleep(wait * random.uniform(1.0, 1.5))  # noqa: S311
-                delay = min(2 * delay, _DELAY_SECONDS_MAX)
-            else:
-                self._sequence += 1
-                return posted
+        posted = _patiently(lambda: self._sent(content, media_type))
+        self._sequence += 1
+        return posted
 
     def columns(self) -> list[dict[str, Any]]:
         """The topic's columns, now."""
-        answer = self._answer("GET", self._topic)
+        answer = _patiently(lambda: self._answer("GET", self._topic))
         return msgspec.json.decode(answer, type=_Described).topic.columns
 
     def _sent(self, content: bytes, media_type: str) -> Posted:
@@ -124,6 +114,21 @@ class Poster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _patiently(ask: Callable[[], _T]) -> _T:
+    """Ask until there is an answer, for as long as a service may take to come back."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    delay = _DELAY_SECONDS_MIN
+    while True:
+        try:
+            return ask()
+        except Unavailable as error:
+            wait = max(delay, int(error.context.get("retry_after_ms", "0")) / 1_000)
+            if time.monotonic() + wait > deadline:
+                raise
+            time.sleep(wait * random.uniform(1.0, 1.5))  # noqa: S311
+            delay = min(2 * delay, _DELAY_SECONDS_MAX)
 
 
 def _refused(status: int, answer: bytes) -> CalveError:

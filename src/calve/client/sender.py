@@ -52,6 +52,10 @@ class SenderOptions:
     delivery_timeout_seconds: float
     connect_timeout_seconds: float
 
+    def patience_seconds(self, link: Link) -> float:
+        """How long to go on trying: longer if a service is known to be there."""
+        return self.delivery_timeout_seconds if link.was_reached else self.connect_timeout_seconds
+
 
 class TopicSender:
     """Safe to share between threads; has threads of its own while there is something to send.
@@ -328,9 +332,7 @@ class TopicSender:
 
     @property
     def _patience_seconds(self) -> float:
-        is_known = self._link.was_reached
-        options = self._options
-        return options.delivery_timeout_seconds if is_known else options.connect_timeout_seconds
+        return self._options.patience_seconds(self._link)
 
     def _is_expired(self, since: float) -> bool:
         return time.monotonic() - since > self._patience_seconds
