@@ -90,7 +90,7 @@ class IcebergManager:
             sort_by=sort_by,
             properties=properties,
         )
-        parsed = TableName.parse(name)
+        parsed = TableName.parse_new(name)
         made = self._lake.catalog.create_table(
             parsed,
             definition.schema,
@@ -112,7 +112,7 @@ class IcebergManager:
 
         A table that a topic feeds only with `force`: the topic does not find it any more.
         """
-        parsed = TableName.parse(new_name)
+        parsed = TableName.parse_new(new_name)
         refuse_loss(self._lake.catalog.load_table(table), force=force)
         return describe_table(parsed, self._lake.catalog.rename_table(table, parsed))
 

@@ -17,6 +17,7 @@ DEFAULT_TENANT: Final = "default"
 DEFAULT_DATASET: Final = "default"
 
 _PART: Final = re.compile(r"[a-z](?:[a-z0-9]|_(?=[a-z0-9])){0,62}", re.ASCII)
+_DEAD_LETTERS: Final = "__dead_letters"
 _PART_RULE: Final = (
     "a part of a name is 1 to 63 of a-z, 0-9 and _, begins with a letter, "
     "has no double underscore and does not end in one"
@@ -25,14 +26,17 @@ _PART_RULE: Final = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class TableName:
-    """`tenant.dataset.name`. Topics and tables share these names."""
+    """`tenant.dataset.name`. Topics and tables share these names.
+
+    `name` may end in `__dead_letters`: such a table is Calve's own, and no topic has that name.
+    """
 
     tenant: str
     dataset: str
     name: str
 
     def __post_init__(self) -> None:
-        for part in (self.tenant, self.dataset, self.name):
+        for part in (self.tenant, self.dataset, self.name.removesuffix(_DEAD_LETTERS)):
             if not _PART.fullmatch(part):
                 raise InvalidRequest(
                     f"{part!r} is not a valid part of a table name", hint=_PART_RULE
@@ -51,9 +55,33 @@ class TableName:
             hint="write tenant.dataset.name, or a short name for default.default.name",
         )
 
+    @classmethod
+    def parse_new(cls, text: str) -> TableName:
+        """Read the name of something that a user makes: not one that only Calve gives."""
+        return cls.parse(text).by_user()
+
+    def by_user(self) -> TableName:
+        if self.is_dead_letters:
+            raise InvalidRequest(
+                f"{self} is the name of a table of dead letters, which Calve makes itself",
+                hint="choose another name; no part of it has a double underscore",
+            )
+        return self
+
     @property
     def namespace(self) -> tuple[str, str]:
         return (self.tenant, self.dataset)
+
+    @property
+    def is_dead_letters(self) -> bool:
+        """Whether it is the table of what a topic set aside."""
+        return self.name.endswith(_DEAD_LETTERS)
+
+    @property
+    def dead_letters(self) -> TableName:
+        """The table of what a topic of this name sets aside."""
+        assert not self.is_dead_letters
+        return TableName(self.tenant, self.dataset, self.name + _DEAD_LETTERS)
 
     @property
     def in_default_dataset(self) -> bool:

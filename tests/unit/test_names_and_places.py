@@ -15,10 +15,13 @@ parts = st.one_of(
     st.sampled_from(["default", "data", "metadata", "a", "a1", "dead_letters"]),
     st.from_regex(r"[a-z](_?[a-z0-9]){0,5}", fullmatch=True),
 )
-names = st.builds(TableName, parts, parts, parts)
+topics = st.builds(TableName, parts, parts, parts)
+names = topics | topics.map(lambda topic: topic.dead_letters)
 
 
-@pytest.mark.parametrize("text", ["users", "a.b.c", "default.default.users", "x" * 63, "a_b_c1"])
+@pytest.mark.parametrize(
+    "text", ["users", "a.b.c", "default.default.users", "x" * 63, "a_b_c1", "a__dead_letters"]
+)
 def test_a_valid_name_is_read_and_written_back(text: str) -> None:
     assert str(TableName.parse(text)) == text.removeprefix("default.default.")
 
@@ -29,6 +32,7 @@ def test_a_valid_name_is_read_and_written_back(text: str) -> None:
         *("", ".", "..", "a.b", "a.b.c.d", "a..b", "users ", " users", "Users", "1a", "_a", "a_", "a__b"),
         *("a/b", "a\\b", "../x", "%2e%2e", "a%2fb", "x" * 64, "a-b", "a'b", 'a"b', "a;b", "a\nb", "a\x00"),
         *("usеrs", "users\u200b", "ｕｓｅｒｓ", "naïve", "a.b.c\n", "²"),
+        *("__dead_letters", "a___dead_letters", "a__dead_letters__dead_letters", "a__dead_letters.b.c"),
     ],
 )  # fmt: skip
 def test_any_other_name_is_refused_with_the_rule(text: str) -> None:
@@ -45,8 +49,14 @@ def test_no_table_lies_inside_another_or_inside_calves_own(
     place, second = (f"{table_location('file:///w', name)}/" for name in (one, other))
     assert not place.startswith(second)
     assert not second.startswith(place)
-    for own in (OWN_DIRECTORY, SPARK_DIRECTORY, f"{one.name}__dead_letters"):
+    for own in (OWN_DIRECTORY, SPARK_DIRECTORY):
         assert not place.startswith(f"file:///w/{own}/")
+
+
+def test_only_calve_makes_tables_of_dead_letters() -> None:
+    assert TableName.parse("users").dead_letters == TableName.parse("users__dead_letters")
+    with pytest.raises(InvalidRequest, match="Calve makes itself"):
+        TableName.parse_new("users__dead_letters")
 
 
 def test_a_default_table_lies_directly_in_the_lake() -> None:

@@ -173,6 +173,11 @@ def nested(depth: int) -> pa.DataType:
     return kind
 
 
+def test_a_topic_cannot_have_the_name_of_anothers_dead_letters(registry: TopicRegistry) -> None:
+    with pytest.raises(InvalidRequest, match="Calve makes itself"):
+        registry.create(ORDERS.dead_letters, SPEC)
+
+
 def test_types_may_lie_inside_each_other_only_so_deep(registry: TopicRegistry) -> None:
     registry.create(ORDERS, TopicSpec(schema=pa.schema([("a", nested(DEPTH_MAX))])))
     with pytest.raises(InvalidRequest, match="inside each other"):

@@ -57,7 +57,7 @@ def _made(
     policy: OnUnknownColumn = "refuse" if spec.kind == "messages" else "add"
     topic = Topic(
         id=uuid4(),
-        name=name,
+        name=name.by_user(),
         kind=spec.kind,
         schema_json=schema_to_json(definition.schema),
         last_column_id=last_column_id,

@@ -1,0 +1,1 @@
+"""The pipeline: from ranges of the log to commits of tables, on Spark."""
