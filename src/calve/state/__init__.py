@@ -1,5 +1,7 @@
-"""What outlives a process besides log and tables: the registry of topics, committed offsets, and
-what the pipeline is told and tells."""
+"""What outlives a process besides log and tables.
+
+The registry of topics, committed offsets, and what the pipeline is told and tells.
+"""
 
 from calve.state.connect import open_state
 from calve.state.store import CommittedOffset, State, TopicRecord
