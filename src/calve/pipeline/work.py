@@ -51,6 +51,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: TableShape
     operation_id: str  # with which the names of the data files begin
     file_bytes: int  # how large a data file is meant to become
+    set_aside: str = ""  # why all of its rows become dead letters, if somebody skips them
 
 
 class PieceDone(msgspec.Struct, frozen=True, kw_only=True):
