@@ -51,6 +51,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: TableShape
     operation_id: str  # with which the names of the data files begin
     file_bytes: int  # how large a data file is meant to become
+    log_bytes: int = 0  # about how much of the log it is, as far as the driver knows
 
 
 class PieceDone(msgspec.Struct, frozen=True, kw_only=True):
