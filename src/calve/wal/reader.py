@@ -224,9 +224,17 @@ class Tail:
 
 
 class LogReader:
-    def __init__(self, directory: Path, *, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        files: Files | None = None,
+        mapped_max: int = SEGMENTS_MAPPED_MAX,
+    ) -> None:
+        """At most `mapped_max` segments stay mapped besides those whose rows somebody holds."""
         self._layout = LogLayout(directory)
         self._files = files or OsFiles()
+        self._mapped_max = mapped_max
         self._mapped: OrderedDict[int, MappedSegment] = OrderedDict()
         if not is_log(self._files, self._layout):
             raise NotFound(f"{directory} holds no log")
@@ -447,7 +455,7 @@ class LogReader:
         found = self._mapped.get(number)
         if found is None or found.is_damaged:
             found = self._mapped[number] = self._map(number)
-            if len(self._mapped) > SEGMENTS_MAPPED_MAX:
+            if len(self._mapped) > self._mapped_max:
                 self._mapped.popitem(last=False)
         self._mapped.move_to_end(number)
         return found
