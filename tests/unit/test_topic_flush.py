@@ -55,7 +55,13 @@ def test_other_bounds_are_another_request(registry: TopicRegistry) -> None:
 
 @pytest.mark.parametrize(
     "flush",
-    [{"rows_max": 0}, {"bytes_max": -1}, {"interval_ms": True}, {"freshness_ms": 2**60}, {"rows": 1}],
+    [
+        {"rows_max": 0},
+        {"bytes_max": -1},
+        {"interval_ms": True},
+        {"freshness_ms": 2**60},
+        {"rows": 1},
+    ],
 )
 def test_bounds_that_cannot_be_are_refused_by_name(
     registry: TopicRegistry, flush: dict[str, Any]

@@ -56,6 +56,7 @@ MEANINGS: Final = {
     "pipeline.flush_interval_ms": "the age of a row that makes its topic due",
     "pipeline.cycle_interval_ms": "how often due topics are looked for",
     "pipeline.concurrent_batches": "batches that are written at once",
+    "pipeline.drain_ms": "how long the pipeline goes on with what waits when it is asked to end",
     "pipeline.sink": "what is written: iceberg, parquet or both",
     "retry.max_attempts": "tries in all, for what can be tried again",
     "retry.initial_delay_ms": "the wait before the second try",

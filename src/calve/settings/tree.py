@@ -93,6 +93,7 @@ class PipelineSettings(Section, frozen=True, kw_only=True):
     flush_interval_ms: Count = 5_000
     cycle_interval_ms: Count = 500
     concurrent_batches: Count = 4
+    drain_ms: Amount = 10_000
     sink: Literal["iceberg", "parquet", "both"] = "iceberg"
 
 
