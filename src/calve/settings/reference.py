@@ -54,8 +54,12 @@ MEANINGS: Final = {
     "pipeline.rows_max": "rows of a topic that make it due",
     "pipeline.bytes_max": "bytes of a topic that make it due",
     "pipeline.flush_interval_ms": "the age of a row that makes its topic due",
+    "pipeline.freshness_ms": "the age that rows of a topic with few of them may come to, so that its "
+    "files are fewer",
     "pipeline.cycle_interval_ms": "how often due topics are looked for",
-    "pipeline.concurrent_batches": "batches that are written at once",
+    "pipeline.concurrent_batches": "tables that are committed to at once",
+    "pipeline.logs": "more logs than wal.path, separated by commas: directories, and Flight "
+    "addresses (grpc://host:port) of processes whose directory is not here",
     "pipeline.drain_ms": "how long the pipeline goes on with what waits when it is asked to end",
     "pipeline.sink": "what is written: iceberg, parquet or both",
     "retry.max_attempts": "tries in all, for what can be tried again",

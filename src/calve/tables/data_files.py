@@ -130,6 +130,10 @@ class DataFileWriter:
             self._done = [file.described() for file in self._begun]
         return self._done
 
+    def discard(self) -> None:
+        """Take `finish` back: nothing of what was written is wanted."""
+        self._done = None
+
     def __enter__(self) -> Self:
         return self
 
