@@ -60,7 +60,5 @@ class Health:
         retry = self.retry
         # Beyond some number of failures the power is beyond the longest delay, and any float.
         power = min(self.failures - 1, 64)
-        delay_ms = min(
-            retry.initial_delay_ms * retry.backoff_multiplier**power, retry.max_delay_ms
-        )
+        delay_ms = min(retry.initial_delay_ms * retry.backoff_multiplier**power, retry.max_delay_ms)
         return delay_ms / 1000 * (1 - _JITTER * self._random.random())

@@ -99,7 +99,7 @@ class RemoteLogs:
 class RemoteLog:
     """A `SourceLog` of which only offsets are known."""
 
-    def __init__(  # noqa: PLR0913, PLR0917
+    def __init__(
         self,
         topic: Topic,
         partition: int,
@@ -129,8 +129,8 @@ class RemoteLog:
             )
 
     def extent(self, start: int, end: int) -> Extent:
-    
+
         return Extent(_ROW_BYTES * (end - start), None)
 
-    def cut(self, start: int, offset: int) -> int:  # noqa: ARG002
+    def cut(self, start: int, offset: int) -> int:
         return offset
