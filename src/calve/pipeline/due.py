@@ -8,7 +8,7 @@ as soon as there is more to write.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from calve.settings import Settings
@@ -29,19 +29,13 @@ class FlushLimits:
 
     @classmethod
     def of(cls, settings: Settings, topic: Topic) -> FlushLimits:
-        common = settings.pipeline
-        own: Any = getattr(topic, "flush", None)
-
-        def chosen(name: str, otherwise: int) -> int:
-            found = getattr(own, name, None)
-            return otherwise if found is None else int(found)
-
-        interval_ms = chosen("interval_ms", common.flush_interval_ms)
+        common, own = settings.pipeline, topic.flush
+        interval_ms = own.interval_ms or common.flush_interval_ms
         return cls(
-            rows_max=chosen("rows_max", common.rows_max),
-            bytes_max=chosen("bytes_max", common.bytes_max),
+            rows_max=own.rows_max or common.rows_max,
+            bytes_max=own.bytes_max or common.bytes_max,
             interval_ms=interval_ms,
-            freshness_ms=max(chosen("freshness_ms", common.freshness_ms), interval_ms),
+            freshness_ms=max(own.freshness_ms or common.freshness_ms, interval_ms),
         )
 
 

@@ -6,6 +6,7 @@ lies; of another a service is asked, which knows offsets but neither bytes nor t
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,7 @@ from calve.wal import Claim, LogReader
 from calve.wal.identity import require_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from uuid import UUID
 
     from calve.clock import Clock
@@ -82,7 +83,7 @@ class _LocalLogs:
         self._reader = LogReader(directory)
         self._streams = {each.id: each for each in self._reader.streams}
         self._error: CalveError | None = None
-        self._lock = Lock()  # a reader is not for several threads
+        self._lock = Lock()
 
     @property
     def log_id(self) -> UUID:
@@ -101,8 +102,6 @@ class _LocalLogs:
             return self._reader.generation
 
     def log(self, topic: Topic, partition: int, binding: Binding) -> _LocalLog:
-        if self._error is not None:
-            raise self._error
         stream = self._streams.get(binding.stream_id)
         if stream is None:
             raise _no_stream(topic, partition, binding, self._directory)
@@ -112,7 +111,15 @@ class _LocalLogs:
             directory=str(self._directory),
             flight=self._flight,
         )
-        return _LocalLog(self._reader, self._lock, stream, place)
+        return _LocalLog(self, stream, place)
+
+    @contextmanager
+    def reading(self) -> Iterator[LogReader]:
+        """The reader, which is not for several threads; the error if it could not follow."""
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            yield self._reader
 
     def close(self) -> None:
         self._reader.close()
@@ -121,39 +128,39 @@ class _LocalLogs:
 class _LocalLog:
     """A `SourceLog` in a directory."""
 
-    def __init__(self, reader: LogReader, lock: Lock, stream: Stream, place: LogPlace) -> None:
-        self._reader = reader
-        self._lock = lock
+    def __init__(self, owner: _LocalLogs, stream: Stream, place: LogPlace) -> None:
+        self._owner = owner
         self._stream = stream
         self.place = place
 
     @property
     def durable(self) -> int:
-        return self._reader.durable_offset(self._stream) or 0
+        with self._owner.reading() as reader:
+            return reader.durable_offset(self._stream) or 0
 
     @property
     def begins_at(self) -> int:
         return self._stream.first_offset
 
     def require(self, committed: int) -> None:
-        with self._lock:
-            offsets = self._reader.offsets(self._stream)
+        with self._owner.reading() as reader:
+            offsets = reader.offsets(self._stream)
         claim = Claim(self._stream.id, committed)
         require_stream(self._stream, claim, first=offsets.first, durable=offsets.durable)
 
     def extent(self, start: int, end: int) -> Extent:
         """Its bytes are estimated from a few frames, spread evenly over the rows."""
         step = max((end - start) // _SAMPLES, 1)
-        with self._lock:
-            headers = [self._reader.header(self._stream, at) for at in range(start, end, step)]
+        with self._owner.reading() as reader:
+            headers = [reader.header(self._stream, at) for at in range(start, end, step)]
         shares = [each.frame_bytes / (each.end_offset - each.first_offset) for each in headers]
         row_bytes = sum(shares) / len(shares)
         return Extent(int(row_bytes * (end - start)) + 1, headers[0].ingested_at_us)
 
     def cut(self, start: int, offset: int) -> int:
         """The end of a frame, so that a table remembers the checksum of a whole one."""
-        with self._lock:
-            header = self._reader.header(self._stream, offset)
+        with self._owner.reading() as reader:
+            header = reader.header(self._stream, offset)
         return header.first_offset if header.first_offset > start else offset
 
 

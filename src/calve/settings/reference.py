@@ -54,8 +54,8 @@ MEANINGS: Final = {
     "pipeline.rows_max": "rows of a topic that make it due",
     "pipeline.bytes_max": "bytes of a topic that make it due",
     "pipeline.flush_interval_ms": "the age of a row that makes its topic due",
-    "pipeline.freshness_ms": "the age that rows of a topic with few of them may come to, so that its "
-    "files are fewer",
+    "pipeline.freshness_ms": "the age to which rows may come where they are few, so that files are "
+    "fewer too",
     "pipeline.cycle_interval_ms": "how often due topics are looked for",
     "pipeline.concurrent_batches": "tables that are committed to at once",
     "pipeline.logs": "more logs than wal.path, separated by commas: directories, and Flight "
