@@ -455,7 +455,8 @@ def test_flush_waits_for_the_table(client: Any, intake: Intake) -> None:
 def test_every_action_is_described_with_an_example_that_can_be_read(client: Any) -> None:
     described = {action.type: action.description for action in client.list_actions()}
     assert set(described) == {
-        *("topic.create", "topic.describe", "topic.alter", "topic.delete"), "flush", "stats"
+        *("topic.create", "topic.describe", "topic.alter", "topic.delete"), "flush", "stats",
+        *("pipeline.status", "pipeline.pause", "pipeline.resume", "pipeline.skip"),
     }  # fmt: skip
     for description in described.values():
         assert "topic" in json.loads(description[description.index("{") :])

@@ -111,9 +111,12 @@ def test_what_is_in_the_table_needs_no_flush_and_no_skip(state: SqliteState) -> 
 
 
 def test_a_new_log_makes_requests_about_the_old_one_void(state: SqliteState) -> None:
+    state.publish_committed(TOPIC, 0, log_id=LOG, offset=20)
     state.request_flush(TOPIC, 0, 90)
     state.request_skip(TOPIC, 0, 90)
     state.reset_committed(TOPIC, 0, log_id=LOG, offset=9)
+    assert state.flush_requests() == {HERE: 90}, "the same log, from an earlier offset"
+    state.reset_committed(TOPIC, 0, log_id=UUID(int=9), offset=9)
     assert state.flush_requests() == {}
     assert state.pipeline_orders().skips == {}
 

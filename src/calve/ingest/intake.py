@@ -24,6 +24,7 @@ from calve.ingest.prepare import bytes_of, parts_of, prepare
 from calve.ingest.readers import ReaderPool
 from calve.ingest.refusals import as_refusal
 from calve.state import open_state
+from calve.topics.control import PipelineControl
 from calve.topics.registry import TopicRegistry
 from calve.wal import Log, LogOptions
 
@@ -117,6 +118,11 @@ class Intake:
     def problems(self) -> Mapping[TableName, CalveError]:
         """Topics that do not go on here, and why; as they were found at the opening."""
         return dict(self._problems)
+
+    @property
+    def pipeline(self) -> PipelineControl:
+        """The pipeline, to be watched and directed from here."""
+        return PipelineControl(self._state, self._readers.reader, clock=self._clock)
 
     def create_topic(self, name: TableName, spec: TopicSpec, *, adopt: bool = False) -> Topic:
         """Make a topic; the same request again finds it. Its stream begins where its table ends.

@@ -60,6 +60,7 @@ MEANINGS: Final = {
     "pipeline.concurrent_batches": "tables that are committed to at once",
     "pipeline.logs": "more logs than wal.path, separated by commas: directories, and Flight "
     "addresses (grpc://host:port) of processes whose directory is not here",
+    "pipeline.drain_ms": "how long the pipeline goes on with what waits when it is asked to end",
     "pipeline.sink": "what is written: iceberg, parquet or both",
     "retry.max_attempts": "tries in all, for what can be tried again",
     "retry.initial_delay_ms": "the wait before the second try",

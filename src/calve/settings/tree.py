@@ -95,6 +95,7 @@ class PipelineSettings(Section, frozen=True, kw_only=True):
     cycle_interval_ms: Count = 500
     concurrent_batches: Count = 4
     logs: str = ""
+    drain_ms: Amount = 10_000
     sink: Literal["iceberg", "parquet", "both"] = "iceberg"
 
 

@@ -138,7 +138,9 @@ class SqliteState:
         self, topic_id: UUID, partition: int, *, log_id: UUID, offset: int
     ) -> CommittedOffset:
         with self._transaction() as run:
-            work.clear_requests(run, TopicPartition(topic_id, partition))
+            known = _committed(run, topic_id, partition)
+            if known is None or known.log_id != log_id:
+                work.clear_requests(run, TopicPartition(topic_id, partition))
             return self._set_committed(run, topic_id, partition, log_id, offset)
 
     def _set_committed(

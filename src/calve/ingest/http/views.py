@@ -170,6 +170,20 @@ class NewMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     publish_time: datetime | None = None
 
 
+class PauseOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One topic; all of them, if it is left out."""
+
+    topic: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+
+
+class SkipOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rows of a topic before the offset `to`; the partition, if the topic has several."""
+
+    topic: Annotated[str, Meta(min_length=1, max_length=200)]
+    to: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+
+
 class TopicProblem(Struct, frozen=True, kw_only=True):
     """A topic that does not go on here, and why."""
 
