@@ -41,9 +41,7 @@ def drain(intake: Intake, catalog: LakeCatalog, topic: TableName) -> int:
     operation = range_operation_id(range_)
     batches: list[pa.RecordBatch] = []
     letters: dict[int, Letter] = {}
-    schema = grown(
-        table.schema(), known.schema, last_column_id=table.metadata.last_column_id
-    )
+    schema = grown(table.schema(), known.schema, last_column_id=table.metadata.last_column_id)
     for entry in intake.read(topic, start, end):
         if entry.kind == Kind.REJECTED:
             for offset, each in enumerate(entry.rejected, entry.first_offset):
