@@ -84,6 +84,11 @@ class TableName:
         return TableName(self.tenant, self.dataset, self.name + _DEAD_LETTERS)
 
     @property
+    def topic(self) -> TableName:
+        """The topic whose table it is, or whose dead letters."""
+        return TableName(self.tenant, self.dataset, self.name.removesuffix(_DEAD_LETTERS))
+
+    @property
     def in_default_dataset(self) -> bool:
         return self.namespace == (DEFAULT_TENANT, DEFAULT_DATASET)
 

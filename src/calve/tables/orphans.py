@@ -7,7 +7,7 @@ spelling of its path: then by its name alone, which no two files share.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -34,28 +34,38 @@ class RemovedFiles:
 
 
 def remove_orphans(
-    table: Table, older_than: timedelta, *, dry_run: bool = False, clock: Clock | None = None
+    table: Table,
+    older_than: timedelta,
+    *,
+    dry_run: bool = False,
+    clock: Clock | None = None,
+    needed: Callable[[], Collection[str]] = tuple,
 ) -> RemovedFiles:
     """Delete files that nobody refers to and that are older than this.
 
     A change that is still being written refers to nothing yet: the age must be longer than any
-    change takes.
+    change takes. `needed` tells of files to which another table refers; it is asked after all
+    files are listed.
     """
     if older_than < timedelta():
         raise InvalidRequest("an age cannot be negative", hint="24 hours are on the safe side")
     before = (clock or SystemClock()).now() - older_than
     with translating():
-        orphans = [file for file in _orphans(table) if file.changed_at < before]
+        orphans = [file for file in _orphans(table, needed) if file.changed_at < before]
         if not dry_run:
             delete_files(table.io, [file.location for file in orphans])
     return _removed(orphans, is_dry_run=dry_run)
 
 
-def data_orphans(table: Table) -> list[StoredFile]:
-    """The data files that no snapshot refers to, also those that somebody is about to commit."""
+def data_orphans(table: Table, *, needed: Collection[str] = ()) -> list[StoredFile]:
+    """The data files that no snapshot refers to, also those that somebody is about to commit.
+
+    Without those that are needed by another table.
+    """
     with translating():
         place = f"{table.location_provider().metadata_path.rstrip('/')}/"
-        found = [file for file in _orphans(table) if not file.location.startswith(place)]
+        orphans = _orphans(table, lambda: needed)
+        found = [file for file in orphans if not file.location.startswith(place)]
     return sorted(found, key=lambda file: file.location)
 
 
@@ -105,12 +115,13 @@ def _own_files(table: Table) -> Iterator[StoredFile]:
             yield from list_files(table.io, place)
 
 
-def _orphans(table: Table) -> list[StoredFile]:
-    # First the files, then the table: what is committed in between is seen as needed.
+def _orphans(table: Table, needed: Callable[[], Collection[str]]) -> list[StoredFile]:
+    # First the files, then who names them, then the table: what is committed in between is needed.
     listed = list(_own_files(table))
+    named = needed()
     table.refresh()
-    needed = {VERSION_HINT, *(_name(file) for file in needed_files(table))}
-    return [file for file in listed if _belongs_to(file) not in needed]
+    names = {VERSION_HINT, *(_name(file) for file in (*named, *needed_files(table)))}
+    return [file for file in listed if _belongs_to(file) not in names]
 
 
 def _belongs_to(file: StoredFile) -> str:
