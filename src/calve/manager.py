@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
@@ -293,11 +294,6 @@ class IcebergManager:
         `replay` they come again from the topic's log, the lake's own or that in a directory.
         """
         loaded = self._lake.catalog.load_table(table)
-        if replay and TableName.parse(table).is_dead_letters:
-            raise InvalidRequest(
-                "dead letters do not come from the log again once they are in their table",
-                hint="roll back without replay; `calve dead-letter replay` sends those that are left",
-            )
         if replay or feeding_topic(loaded) is not None:
             from calve.changes.rollback import roll_back_fed
 
@@ -341,13 +337,10 @@ class IcebergManager:
         """
         from calve.tables.dead_letters import files_awaited_by
 
-        catalog, name = self._lake.catalog, TableName.parse(table)
-        return orphans.remove_orphans(
-            catalog.load_table(name),
-            expiry.age_of(older_than_days),
-            dry_run=dry_run,
-            needed=lambda: files_awaited_by(catalog, name),
-        )
+        catalog, age = self._lake.catalog, expiry.age_of(older_than_days)
+        awaited = partial(files_awaited_by, catalog, table)
+        loaded = catalog.load_table(table)
+        return orphans.remove_orphans(loaded, age, dry_run=dry_run, needed=awaited)
 
     def verify_topic(
         self, topic: str, *, log: str | PathLike[str] | None = None, orphans: bool = False
