@@ -41,7 +41,7 @@ class FileRatio:
 def pieces_of(log_bytes: int, ratio: float | None, target_bytes: int, tasks: int) -> list[float]:
     """The sizes, in bytes of the log, of the pieces to be written now of so much that waits."""
     if ratio is None:
-        first = min(_LEARNING_BYTES, target_bytes)
+        first = min(_LEARNING_BYTES, int(_SHARE * target_bytes))
         return [log_bytes if log_bytes <= 2 * first else first]
     file_bytes = log_bytes * ratio
     if file_bytes <= _SHARE_MAX * target_bytes:
