@@ -293,11 +293,6 @@ class IcebergManager:
         `replay` they come again from the topic's log, the lake's own or that in a directory.
         """
         loaded = self._lake.catalog.load_table(table)
-        if replay and TableName.parse(table).is_dead_letters:
-            raise InvalidRequest(
-                "dead letters do not come from the log again once they are in their table",
-                hint="roll back without replay; `calve dead-letter replay` sends those that are left",
-            )
         if replay or feeding_topic(loaded) is not None:
             from calve.changes.rollback import roll_back_fed
 
@@ -339,15 +334,8 @@ class IcebergManager:
 
         What somebody is still writing belongs to nothing yet: the age must be longer than that.
         """
-        from calve.tables.dead_letters import files_awaited_by
-
-        catalog, name = self._lake.catalog, TableName.parse(table)
-        return orphans.remove_orphans(
-            catalog.load_table(name),
-            expiry.age_of(older_than_days),
-            dry_run=dry_run,
-            needed=lambda: files_awaited_by(catalog, name),
-        )
+        age = expiry.age_of(older_than_days)
+        return orphans.remove_orphans_of(self._lake.catalog, table, age, dry_run=dry_run)
 
     def verify_topic(
         self, topic: str, *, log: str | PathLike[str] | None = None, orphans: bool = False

@@ -150,8 +150,9 @@ def files_named_by(table: Table) -> set[str]:
     return found
 
 
-def files_awaited_by(catalog: LakeCatalog, name: TableName) -> set[str]:
+def files_awaited_by(catalog: LakeCatalog, table: str) -> set[str]:
     """The files that a table is about to get, because its topic's table names them."""
+    name = TableName.parse(table)
     if not name.is_dead_letters:
         return set()
     try:
