@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
@@ -335,12 +334,8 @@ class IcebergManager:
 
         What somebody is still writing belongs to nothing yet: the age must be longer than that.
         """
-        from calve.tables.dead_letters import files_awaited_by
-
-        catalog, age = self._lake.catalog, expiry.age_of(older_than_days)
-        awaited = partial(files_awaited_by, catalog, table)
-        loaded = catalog.load_table(table)
-        return orphans.remove_orphans(loaded, age, dry_run=dry_run, needed=awaited)
+        age = expiry.age_of(older_than_days)
+        return orphans.remove_orphans_of(self._lake.catalog, table, age, dry_run=dry_run)
 
     def verify_topic(
         self, topic: str, *, log: str | PathLike[str] | None = None, orphans: bool = False

@@ -7,7 +7,7 @@ spelling of its path: then by its name alone, which no two files share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -39,13 +39,12 @@ def remove_orphans(
     *,
     dry_run: bool = False,
     clock: Clock | None = None,
-    needed: Callable[[], Collection[str]] = tuple,
+    needed: Collection[str] = (),
 ) -> RemovedFiles:
     """Delete files that nobody refers to and that are older than this.
 
     A change that is still being written refers to nothing yet: the age must be longer than any
-    change takes. `needed` tells of files to which another table refers; it is asked after all
-    files are listed.
+    change takes. `needed` are files to which another table refers.
     """
     if older_than < timedelta():
         raise InvalidRequest("an age cannot be negative", hint="24 hours are on the safe side")
@@ -57,6 +56,16 @@ def remove_orphans(
     return _removed(orphans, is_dry_run=dry_run)
 
 
+def remove_orphans_of(
+    catalog: LakeCatalog, name: str, older_than: timedelta, *, dry_run: bool = False
+) -> RemovedFiles:
+    """The same for a table of the lake; files that its topic has named for it are no orphans."""
+    from calve.tables.dead_letters import files_awaited_by
+
+    needed = files_awaited_by(catalog, name)
+    return remove_orphans(catalog.load_table(name), older_than, dry_run=dry_run, needed=needed)
+
+
 def data_orphans(table: Table, *, needed: Collection[str] = ()) -> list[StoredFile]:
     """The data files that no snapshot refers to, also those that somebody is about to commit.
 
@@ -64,7 +73,7 @@ def data_orphans(table: Table, *, needed: Collection[str] = ()) -> list[StoredFi
     """
     with translating():
         place = f"{table.location_provider().metadata_path.rstrip('/')}/"
-        orphans = _orphans(table, lambda: needed)
+        orphans = _orphans(table, needed)
         found = [file for file in orphans if not file.location.startswith(place)]
     return sorted(found, key=lambda file: file.location)
 
@@ -115,12 +124,11 @@ def _own_files(table: Table) -> Iterator[StoredFile]:
             yield from list_files(table.io, place)
 
 
-def _orphans(table: Table, needed: Callable[[], Collection[str]]) -> list[StoredFile]:
-    # First the files, then who names them, then the table: what is committed in between is needed.
+def _orphans(table: Table, needed: Collection[str]) -> list[StoredFile]:
+    # First the files, then the table: what is committed in between is seen as needed.
     listed = list(_own_files(table))
-    named = needed()
     table.refresh()
-    names = {VERSION_HINT, *(_name(file) for file in (*named, *needed_files(table)))}
+    names = {VERSION_HINT, *(_name(file) for file in (*needed, *needed_files(table)))}
     return [file for file in listed if _belongs_to(file) not in names]
 
 
