@@ -130,6 +130,8 @@ class _PieceWork:
             operation_id=operation_id,
             schema=schema_from_json(shape.schema),
             lanes_max=1,
+            file_bytes=self._piece.file_bytes or None,
+            rows_expected=self._piece.end - self._piece.start,
         )
         return self._writers.enter_context(writer)
 
