@@ -73,7 +73,7 @@ def test_rows_get_into_tables_and_a_pipeline_that_is_killed_comes_back(data: Pat
         at = service.addresses()
         assert post_rows(at["http"], "events", [{"id": 1}])["end"] == 1
         with Client(at["flight"]) as client:
-            client.produce("events", [{"id": 2}])
+            client.produce("events", [{"id": 2}]).result(10)
             set_aside(at["http"], "events", b'{"id": "none"}\n')
             client.flush("events", SPARK_SECONDS, to_table=True)
             assert ids(data) == [1, 2]
