@@ -10,13 +10,15 @@ from urllib.request import Request, urlopen
 import psutil
 import pytest
 
+import calve
 from calve import Client
 from calve.lake import Lake
 from calve.state import PIPELINE_LEASE, open_state
 from calve.topics import TopicRegistry
+from tests.conftest import MakeSettings
 from tests.services import Up, is_alive, post_rows, settings_of, up, wait_until
 
-pytestmark = [pytest.mark.xdist_group("pipeline_service"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 SPARK_SECONDS = 120.0
 
 
@@ -179,3 +181,21 @@ def test_without_java_rows_are_taken_in_all_the_same(
         wait_until(lambda: service.pipeline_pid is None)
         service.signal(signal.SIGTERM)
         assert service.ended()[0] == 0
+
+
+@pytest.mark.usefixtures("spark_running")
+def test_an_embedded_service_brings_rows_to_tables_if_asked_to(make_settings: MakeSettings) -> None:
+    settings = make_settings(
+        ingest__http_port=0, ingest__flight_port=0, pipeline__flush_interval_ms=600_000
+    )
+    with calve.open(settings) as lake:
+        with lake.serve(pipeline=True) as serving:
+            post_rows(serving.addresses.http, "events", [{"id": 1}])
+            lake.produce("events", [{"id": 2}])
+            assert lake.flush("events", SPARK_SECONDS).committed == 2
+            wait_until(lambda: lake.pipeline.status().is_running)
+            lake.produce("events", [{"id": 3}])
+        assert not lake.pipeline.status().is_running
+        assert [row["id"] for row in lake.sql("select id from events order by id")] == [1, 2, 3]
+    with calve.open(settings) as again, again.serve():
+        assert not again.pipeline.status().is_running, "only if asked to"
