@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from calve.ingest import Intake, Produced, TopicOffsets
+    from calve.ingest.dead_letters import DeadLetters
     from calve.query.rows import Rows
     from calve.service.serving import Serving
     from calve.topics.control import PipelineControl
@@ -98,6 +99,12 @@ class Lake:
     def flush(self, topic: str, timeout_seconds: float = 60) -> TopicOffsets:
         """Return when every row that was acknowledged before is in the table."""
         return self.intake.flush(TableName.parse(topic), timeout_seconds)
+
+    def dead_letters(self, topic: str) -> DeadLetters:
+        """The rows that a topic could not take: to list, show, replay and discard."""
+        from calve.ingest.dead_letters import DeadLetters
+
+        return DeadLetters(self.catalog, TableName.parse(topic), lambda: self.intake)
 
     @property
     def pipeline(self) -> PipelineControl:

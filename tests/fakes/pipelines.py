@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.table import Table
 
+from calve.clock import Clock
 from calve.ingest import Intake
 from calve.model import TableName
 from calve.pipeline.pipeline import Pipeline
@@ -92,9 +93,9 @@ class Site:
 
 
 @contextmanager
-def site(settings: Settings) -> Iterator[Site]:
+def site(settings: Settings, *, clock: Clock | None = None) -> Iterator[Site]:
     state = open_state(settings)
-    with Intake(settings) as intake, LakeCatalog(settings) as catalog:
+    with Intake(settings, clock=clock) as intake, LakeCatalog(settings) as catalog:
         try:
             yield Site(settings, intake, state, catalog)
         finally:

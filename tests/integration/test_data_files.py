@@ -23,6 +23,7 @@ from calve.errors import InvalidRequest
 from calve.lake import Lake
 from calve.tables import data_files
 from calve.tables.data_files import DataFileWriter, write_data_files
+from calve.tables.file_sizes import FileSizes
 from calve.tables.schemas import arrow_schema, define_table
 from tests.property.condition_grammar import SCHEMA
 
@@ -80,22 +81,22 @@ def test_rows_of_any_size_make_files_near_the_target(
     lake: Lake, text_bytes: int, options: dict[str, list[str]]
 ) -> None:
     target = 4 * 1024 * 1024
-    properties = {"write.target-file-size-bytes": str(target)}
     columns = {"id": "long", "text": "string", "at": "timestamptz"}
-    table = make(lake, columns, properties=properties, **options)
+    table = make(lake, columns, **options)
     random = np.random.default_rng(0)
     count = 400_000 if text_bytes == 50 else 600
-    with DataFileWriter(table, operation_id="x", lanes_max=1, rows_expected=count) as writer:
+    sizes = FileSizes(target, None if "partition_by" in options else count)
+    with DataFileWriter(table, operation_id="x", lanes_max=1, sizes=sizes) as writer:
         for start in range(0, count, count // 20):
             writer.write(text_rows(random, start, count // 20, text_bytes))
         files = writer.finish()
-    sizes = sorted(file.file_size_in_bytes / target for file in files)
+    found = sorted(file.file_size_in_bytes / target for file in files)
     assert sum(file.record_count for file in files) == count
-    assert max(sizes) <= 1
+    assert max(found) <= 1
     # What is left of each partition, or of each sorted piece, may be less.
     rest = 2 if options else 0
-    assert len(sizes) > rest + 1
-    assert min(sizes[rest:]) >= 0.5
+    assert len(found) > rest + 1
+    assert min(found[rest:]) >= 0.5
 
 
 def text_rows(random: np.random.Generator, start: int, count: int, size: int) -> pa.Table:

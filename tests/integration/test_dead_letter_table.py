@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import calve
-from calve.errors import Conflict, Corruption
+from calve.errors import Conflict, Corruption, InvalidRequest
 from calve.lake import Lake
 from calve.model import TableName
+from calve.tables import feeding
 from calve.tables.dead_letters import (
+    DEAD_LETTER_COLUMNS,
+    DEAD_LETTER_SCHEMA,
     PendingDeadLetters,
     ensure_dead_letter_table,
     find_dead_letter_table,
@@ -20,6 +23,8 @@ from calve.tables.dead_letters import (
 )
 from calve.tables.offset_scan import OFFSET
 from calve.tables.positions import committed_position
+from calve.tables.schemas import arrow_schema
+from calve.topics import TopicSpec
 from tests.fakes.dead_letters import Letter, commit_main, commit_pending, set_aside
 from tests.fakes.topic_table import make_topic_table
 
@@ -106,3 +111,61 @@ def test_both_commits_set_a_range_aside(lake: Lake) -> None:
     set_aside(lake.catalog, EVENTS, {4: Letter()}, rows=[3])
     table = ensure_dead_letter_table(lake.catalog, EVENTS)
     assert sorted(table.scan().to_arrow().column(OFFSET).to_pylist()) == [0, 4]
+
+
+def test_people_cannot_put_dead_letters_in_or_take_the_table_away(lake: Lake) -> None:
+    set_aside(lake.catalog, EVENTS, {0: Letter()}, rows=[1])
+    rows = [{"topic": "events", "reason": "r", "content_type": "t", "original": b"o"}]
+    tables = lake.tables
+    refused: list[Callable[[], object]] = [
+        lambda: tables.insert_data("events__dead_letters", rows),
+        lambda: tables.upsert_data("events__dead_letters", rows, ["topic"]),
+        lambda: tables.drop_table("events__dead_letters"),
+        lambda: tables.rename_table("events__dead_letters", "x"),
+        lambda: tables.drop_column("events__dead_letters", "reason"),
+        lambda: tables.rename_column("events__dead_letters", "original", "o"),
+        lambda: tables.drop_column("events__dead_letters", "_calve_offset"),
+        lambda: tables.update_data("events__dead_letters", {"_calve_offset": 7}),
+        lambda: tables.rename_table("events", "other__dead_letters", force=True),
+        lambda: tables.create_table("other__dead_letters", {"id": "long"}),
+        lambda: lake.intake.create_topic(EVENTS.dead_letters, TopicSpec(bind_table=True)),
+        lambda: lake.intake.create_topic(EVENTS.dead_letters, TopicSpec(schema={"id": "long"})),
+        lambda: lake.produce("events__dead_letters", [{"id": 1}]),
+    ]
+    for number, attempt in enumerate(refused):
+        with pytest.raises(InvalidRequest) as caught:
+            attempt()
+        assert caught.value.hint, number
+    assert tables.verify_topic("events").is_sound
+    tables.insert_data("events__dead_letters", rows, force=True)
+    assert tables.verify_topic("events").is_sound
+    assert lake.dead_letters("events").list().count == 1
+    tables.add_column("events__dead_letters", "note", "string")
+    set_aside(lake.catalog, EVENTS, {2: Letter()})
+    assert tables.verify_topic("events").dead_letters == 2
+
+
+def test_dead_letters_are_a_table_like_others_to_those_who_ask(lake: Lake) -> None:
+    set_aside(lake.catalog, EVENTS, {0: Letter(reason="why")}, rows=[1])
+    assert lake.tables.list_tables() == ["events", "events__dead_letters"]
+    found = lake.sql("select topic, reason, decode(original) as sent from events__dead_letters")
+    assert [dict(row) for row in found] == [
+        {"topic": "events", "reason": "why", "sent": '{"id": "x"}'}
+    ]
+    joined = lake.sql("select count(*) as n from default.default.events__dead_letters")
+    assert [dict(row) for row in joined] == [{"n": 1}]
+
+
+def test_a_topic_that_is_deleted_leaves_its_dead_letters(lake: Lake) -> None:
+    lake.intake.create_topic(EVENTS, TopicSpec(bind_table=True))
+    set_aside(lake.catalog, EVENTS, {0: Letter()}, rows=[1])
+    lake.intake.delete_topic(EVENTS)
+    assert lake.dead_letters("events").list().count == 1
+    again = lake.intake.create_topic(EVENTS, TopicSpec(bind_table=True))
+    assert again.first_offsets == {0: 2}
+    assert lake.dead_letters("events").list().count == 1
+
+
+def test_the_columns_of_dead_letters_are_known_by_name() -> None:
+    assert set(DEAD_LETTER_COLUMNS.names) == feeding._LETTER_COLUMNS
+    assert arrow_schema(DEAD_LETTER_SCHEMA).names[:4] == DEAD_LETTER_COLUMNS.names

@@ -37,7 +37,7 @@ class TopicCreation:
         self._catalog: LakeCatalog | None = None
 
     def create(self, name: TableName, spec: TopicSpec) -> Topic:
-        table = self.table(name)
+        table = self.table(name.by_user())
         if spec.bind_table:
             return self._registry.add(self._bound(name, spec, table))
         topic = define_topic(name, spec, now=self._clock.now())

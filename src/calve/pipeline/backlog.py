@@ -140,7 +140,7 @@ class Backlog:
         """The partition's share, if it is due."""
         if each.log is None:
             each.log = self._logs.log(feed.topic, each.number)
-        durable = each.log.durable
+        durable = each.durable = each.log.durable
         at = TopicPartition(feed.topic.id, each.number)
         skip_to = self._orders.skips.get(at, 0)
         is_asked = (
@@ -180,14 +180,8 @@ class Backlog:
         return each.waiting
 
     def _has_waiting(self, feed: TopicFeed) -> bool:
-        return (
-            feed.is_busy
-            or feed.health.is_suspect
-            or any(
-                each.waiting is not None or each.committed is None or each.parcel is not None
-                for each in feed.partitions.values()
-            )
-        )
+        is_behind = any(each.is_behind for each in feed.partitions.values())
+        return is_behind or feed.is_busy or feed.health.is_suspect
 
     def _within_bounds(self, works: Iterator[TopicWork]) -> list[TopicWork]:
         """Those that have been waiting longest, and no more than a cycle can carry."""

@@ -49,6 +49,7 @@ class PartitionFeed:
     number: int
     pace: Pace = field(default_factory=Pace)
     log: SourceLog | None = None
+    durable: int = 0  # as it was last looked at
     committed: int | None = None  # None: the table has to be asked
     last_seen: Position | None = None
     published: int | None = None
@@ -56,6 +57,11 @@ class PartitionFeed:
     waiting: Waiting | None = None
     waiting_range: tuple[int, int] = (0, 0)
     committed_at: datetime | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something to bring to the table, or may be."""
+        return self.committed is None or self.committed < self.durable
 
     def forget_position(self) -> None:
         """Somebody else has a hand in the table: ask it again."""

@@ -48,10 +48,11 @@ class Lane:
                 if work.is_worked_on:
                     self._left_behind(work)
             ready = [work for work in works if work.is_ready]
-            self._reach("prepared")
-            self._write(ready)
-            self._reach("written")
-            self._crew.run(ready, self._finish, self._failed)
+            if ready:
+                self._reach("prepared")
+                self._write(ready)
+                self._reach("written")
+                self._crew.run(ready, self._finish, self._failed)
         finally:
             for work in works:
                 work.leave()

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 _SHARE_MIN: Final = 0.55
 _SHARE: Final = 0.85
 _SHARE_MAX: Final = 0.95
+_REST_SHARE: Final = 0.05
 _LEARNING_BYTES: Final = 32 << 20
-_TELLING_BYTES: Final = 1 << 20  # of less, most of a file is what every file has
+_TELLING_BYTES: Final = 1 << 18  # of less, most of a file is what every file has
 _NEW_SHARE: Final = 0.5
 
 
@@ -40,7 +41,7 @@ class FileRatio:
 def pieces_of(log_bytes: int, ratio: float | None, target_bytes: int, tasks: int) -> list[float]:
     """The sizes, in bytes of the log, of the pieces to be written now of so much that waits."""
     if ratio is None:
-        first = min(_LEARNING_BYTES, target_bytes)
+        first = min(_LEARNING_BYTES, int(_SHARE * target_bytes))
         return [log_bytes if log_bytes <= 2 * first else first]
     file_bytes = log_bytes * ratio
     if file_bytes <= _SHARE_MAX * target_bytes:
@@ -60,11 +61,12 @@ def cut(log: SourceLog, start: int, end: int, sizes: list[float], log_bytes: int
     """The offsets at which the pieces begin, and the one at which the last of them ends."""
     row_bytes = log_bytes / (end - start)
     ends = [start]
-    reached = 0.0
     for size in sizes:
-        reached += size
-        wanted = start + round(reached / row_bytes)
-        found = end if wanted >= end else log.cut(ends[-1], max(wanted, ends[-1] + 1))
-        if found > ends[-1]:
-            ends.append(found)
+        before = ends[-1]
+        wanted = before + max(round(size / row_bytes), 1)
+        # Rather a little more than a few rows for a file of their own.
+        is_all = wanted + (wanted - before) * _REST_SHARE >= end
+        ends.append(end if is_all else log.cut(before, wanted))
+        if is_all:
+            break
     return ends

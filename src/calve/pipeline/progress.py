@@ -34,7 +34,7 @@ class ProgressReports:
         since = self._clock.monotonic() - self._told_at
         if since < _CHANGED_SECONDS and not at_once:
             return
-        found = [each for feed in feeds if not feed.is_busy for each in self.of(feed)]
+        found = [each for feed in feeds for each in self.of(feed)]
         changed = [each for each in found if self._told.get(each.at) != each]
         if not changed and since < _ALIVE_SECONDS:
             return

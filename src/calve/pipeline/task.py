@@ -20,7 +20,8 @@ from calve.pipeline.shapes import table_of
 from calve.pipeline.source import Sources
 from calve.pipeline.work import Piece, PieceDone
 from calve.protocol import problem_of
-from calve.tables.data_files import DataFileWriter
+from calve.tables.data_files import DataFileWriter, target_bytes
+from calve.tables.file_sizes import FileSizes
 from calve.tables.schemas import schema_from_json
 from calve.wal import Kind
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
 
     from calve.pipeline.work import TableShape
     from calve.wal import Entry
@@ -125,15 +127,19 @@ class _PieceWork:
     def _writer(self, shape: TableShape) -> DataFileWriter:
         # A task that Spark starts again must not write over what an earlier one may still write.
         operation_id = f"{self._piece.operation_id}-{uuid4().hex[:8]}"
+        table = table_of(shape)
         writer = DataFileWriter(
-            table_of(shape),
+            table,
             operation_id=operation_id,
             schema=schema_from_json(shape.schema),
             lanes_max=1,
-            file_bytes=self._piece.file_bytes or None,
-            rows_expected=self._piece.end - self._piece.start,
+            sizes=self._sizes(table),
         )
         return self._writers.enter_context(writer)
+
+    def _sizes(self, table: Table) -> FileSizes:
+        rows = self._piece.end - self._piece.start if table.spec().is_unpartitioned() else None
+        return FileSizes(self._piece.file_bytes or target_bytes(table), rows)
 
     def _finished(self, writer: DataFileWriter) -> tuple[list[DataFile], list[DataFile]]:
         """The files of both tables, or none of either."""

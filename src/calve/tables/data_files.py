@@ -1,9 +1,9 @@
 """Arrow batches of any number become a table's data files; memory is bounded.
 
 The only place that uses PyIceberg's private writer. Rows are gathered to pieces, by partition, and
-each piece is a row group of an open file. A file stays below the table's target size on disk, as far
-as that can be told from what was written before. Where the table has a sort order, a piece is sorted
-and makes files of its own.
+each piece is a row group of an open file. A file stays below the table's target size on disk, as
+far as that can be told from what was written before. Where the table has a sort order, a piece is
+sorted and makes files of its own.
 
 Files are named for the operation that wrote them. Until somebody commits them, no table knows them;
 if writing fails they are deleted.
@@ -78,9 +78,8 @@ class DataFileWriter:
     """Writes data files of one table. A context manager: left without `finish`, it leaves nothing.
 
     Not for several threads; it has threads of its own. `schema` is one that the table is to get
-    with the commit of these files. At most `lanes_max` pieces are on their way at once. Files become
-    `file_bytes` large at most, else what the table says; `rows_expected` keeps the last one of an
-    unpartitioned table from being small.
+    with the commit of these files. At most `lanes_max` pieces are on their way at once. `sizes`
+    says how large files become, if not as large as the table says.
     """
 
     def __init__(
@@ -91,18 +90,17 @@ class DataFileWriter:
         schema: Schema | None = None,
         piece_bytes: int | None = None,
         lanes_max: int | None = None,
-        file_bytes: int | None = None,
-        rows_expected: int | None = None,
+        sizes: FileSizes | None = None,
     ) -> None:
         require_writable(table)
         self._piece_bytes = piece_bytes or PIECE_BYTES
         self._schema = schema or table.schema()
-        is_whole = table.spec().is_unpartitioned()
-        sizes = FileSizes(file_bytes or _target_bytes(table), rows_expected if is_whole else None)
-        self._layout = _Layout(table, self._schema, operation_id, sizes)
+        self._layout = _Layout(
+            table, self._schema, operation_id, sizes or FileSizes(target_bytes(table))
+        )
         self._partitioner = Partitioner(table.spec(), self._schema)
         self._sort_order = table.sort_order()
-        is_plain = self._sort_order.is_unsorted and is_whole
+        is_plain = self._sort_order.is_unsorted and table.spec().is_unpartitioned()
         # Larger where pieces would be cut up among partitions, or are whole files.
         self._gathered_max = self._piece_bytes * (1 if is_plain else 2)
         self._lanes_max = lanes_max or max(1, min(os.cpu_count() or 1, _LANES_MAX))
@@ -305,7 +303,8 @@ class _Layout:
         return _OpenFile(self, path, place, sort_order_id)
 
 
-def _target_bytes(table: Table) -> int:
+def target_bytes(table: Table) -> int:
+    """How large the table's data files are to become."""
     default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
     name = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES
     return property_as_int(table.properties, name, default) or default

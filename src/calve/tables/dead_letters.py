@@ -135,3 +135,25 @@ def named_dead_letters(properties: Mapping[str, str], partition: int) -> Pending
             context={"property": name, "value": text},
         ) from error
     return found
+
+
+def files_named_by(table: Table) -> set[str]:
+    """The files with dead letters that a topic's table names, committed or not."""
+    found: set[str] = set()
+    for name in table.properties:
+        partition = name.removeprefix(_PENDING)
+        if name.startswith(_PENDING) and partition.isdecimal():
+            pending = named_dead_letters(table.properties, int(partition))
+            found.update(pending.files if pending else ())
+    return found
+
+
+def files_awaited_by(catalog: LakeCatalog, table: str) -> set[str]:
+    """The files that a table is about to get, because its topic's table names them."""
+    name = TableName.parse(table)
+    if not name.is_dead_letters:
+        return set()
+    try:
+        return files_named_by(catalog.load_table(name.topic))
+    except NotFound:
+        return set()
