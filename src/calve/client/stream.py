@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pyarrow as pa
 
-from calve.client.link import translated
 from calve.errors import CalveError, Unavailable
 from calve.protocol import Answer, PutMetadata, error_of
+from calve.protocol.flight_errors import translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final, Literal, TypeVar
+from uuid import UUID
 
 import msgspec
 import pyarrow as pa
@@ -36,10 +37,14 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class LogRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A ticket: from an offset, or from the first that the log holds, up to but without `to`."""
+    """A ticket: from an offset, or from the first that the log holds, up to but without `to`.
+
+    With a `stream` it is refused where the topic's rows are in another one.
+    """
 
     topic: str
     partition: int | None = None
+    stream: UUID | None = None
     from_: int | None = msgspec.field(default=None, name="from")
     to: int | None = None
     form: Literal["rows", "frames"] = "rows"

@@ -116,7 +116,10 @@ def _context(gateway: Any, conf: dict[str, str]) -> SparkContext:
     SparkContext._gateway = None  # noqa: SLF001
     SparkContext._jvm = None  # noqa: SLF001
     settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
-    return SparkContext(conf=settings, gateway=gateway)
+    context = SparkContext(conf=settings, gateway=gateway)
+    # PySpark itself would look for the workers' Python in the environment alone.
+    context.pythonExec = conf["spark.pyspark.python"]
+    return context
 
 
 def _serves_another(gateway: Any) -> bool:

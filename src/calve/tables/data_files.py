@@ -1,8 +1,9 @@
 """Arrow batches of any number become a table's data files; memory is bounded.
 
 The only place that uses PyIceberg's private writer. Rows are gathered to pieces, by partition, and
-each piece is a row group of an open file; a file is closed when it has reached the table's target
-size on disk. Where the table has a sort order, a piece is sorted and is a file of its own.
+each piece is a row group of an open file. A file stays below the table's target size on disk, as
+far as that can be told from what was written before. Where the table has a sort order, a piece is
+sorted and makes files of its own.
 
 Files are named for the operation that wrote them. Until somebody commits them, no table knows them;
 if writing fails they are deleted.
@@ -37,6 +38,7 @@ from pyiceberg.utils.properties import property_as_int
 
 from calve.errors import InvalidRequest
 from calve.tables.expiry import clear_away
+from calve.tables.file_sizes import FileSizes, is_enough
 from calve.tables.partitions import Partitioner, Place
 from calve.tables.projection import mend_projection
 from calve.tables.sorting import sorted_rows
@@ -76,7 +78,8 @@ class DataFileWriter:
     """Writes data files of one table. A context manager: left without `finish`, it leaves nothing.
 
     Not for several threads; it has threads of its own. `schema` is one that the table is to get
-    with the commit of these files. At most `lanes_max` pieces are on their way at once.
+    with the commit of these files. At most `lanes_max` pieces are on their way at once. `sizes`
+    says how large files become, if not as large as the table says.
     """
 
     def __init__(
@@ -87,11 +90,14 @@ class DataFileWriter:
         schema: Schema | None = None,
         piece_bytes: int | None = None,
         lanes_max: int | None = None,
+        sizes: FileSizes | None = None,
     ) -> None:
         require_writable(table)
         self._piece_bytes = piece_bytes or PIECE_BYTES
         self._schema = schema or table.schema()
-        self._layout = _Layout(table, self._schema, operation_id)
+        self._layout = _Layout(
+            table, self._schema, operation_id, sizes or FileSizes(target_bytes(table))
+        )
         self._partitioner = Partitioner(table.spec(), self._schema)
         self._sort_order = table.sort_order()
         is_plain = self._sort_order.is_unsorted and table.spec().is_unpartitioned()
@@ -103,7 +109,7 @@ class DataFileWriter:
         self._gathered: dict[Place | None, _Rows] = {}
         self._gathered_bytes = 0
         self._seen_bytes = 0
-        self._open: dict[Place | None, list[_OpenFile]] = {}
+        self._open: dict[Place | None, list[_Lane]] = {}
         self._running: set[Future[None]] = set()
         self._begun: list[_OpenFile] = []
         self._done: list[DataFile] | None = None
@@ -129,6 +135,10 @@ class DataFileWriter:
             self._await(0)
             self._done = [file.described() for file in self._begun]
         return self._done
+
+    def discard(self) -> None:
+        """Take `finish` back: nothing of what was written is wanted."""
+        self._done = None
 
     def __enter__(self) -> Self:
         return self
@@ -164,59 +174,55 @@ class DataFileWriter:
         self._gathered_bytes -= gathered.bytes
         piece = pa.concat_tables(gathered.parts)
         if not self._sort_order.is_unsorted:
-            file = self._begin(place)
+            lane = self._new_lane(place)
             order = self._sort_order
 
             def write_sorted() -> None:
-                file.write(sorted_rows(piece, order, self._schema))
-                file.close()
+                lane.write(sorted_rows(piece, order, self._schema), is_all=True)
+                lane.close()
 
-            self._submit(file, write_sorted)
+            self._submit(lane, write_sorted)
             return
-        file = self._lane(place)
-        self._submit(file, lambda: file.write(piece))
+        lane = self._lane(place)
+        self._submit(lane, lambda: lane.write(piece))
 
-    def _lane(self, place: Place | None) -> _OpenFile:
-        """An open file of the partition that is idle, or a new one."""
-        known = self._open.pop(place, [])
-        self._close([each for each in known if each.is_full()])
-        files = [each for each in known if not each.is_full()]
+    def _lane(self, place: Place | None) -> _Lane:
+        """A lane of the partition that is idle, or a new one."""
         # Put back last: the first is the one that was not written to for the longest time.
-        self._open[place] = files
-        idle = next((each for each in files if each.is_idle()), None)
-        lanes = 1 if place is not None else 1 + self._seen_bytes // _LANE_BYTES
-        if idle is None and len(files) < min(lanes, self._lanes_max):
-            idle = self._begin(place)
-            files.append(idle)
+        lanes = self._open[place] = self._open.pop(place, [])
+        idle = next((each for each in lanes if each.is_idle()), None)
+        wanted = 1 if place is not None else 1 + self._seen_bytes // _LANE_BYTES
+        if idle is None and len(lanes) < min(wanted, self._lanes_max):
+            idle = self._new_lane(place)
+            lanes.append(idle)
             self._close_oldest()
-        return idle or files[0]
+        return idle or lanes[0]
 
-    def _begin(self, place: Place | None) -> _OpenFile:
+    def _new_lane(self, place: Place | None) -> _Lane:
         sort_order = self._sort_order
-        file = self._layout.new_file(place, None if sort_order.is_unsorted else sort_order.order_id)
-        self._begun.append(file)
-        return file
+        sort_order_id = None if sort_order.is_unsorted else sort_order.order_id
+        return _Lane(self._layout, place, sort_order_id, self._begun)
 
     def _close_oldest(self) -> None:
         while len(self._open) > _OPEN_MAX:
             self._close(self._open.pop(next(iter(self._open))))
 
-    def _close(self, files: Iterable[_OpenFile]) -> None:
-        for file in files:
-            self._submit(file, file.close)
+    def _close(self, lanes: Iterable[_Lane]) -> None:
+        for lane in lanes:
+            self._submit(lane, lane.close)
 
-    def _submit(self, file: _OpenFile, work: Callable[[], None]) -> None:
-        """Do the work in another thread, after what is still to be done on the same file."""
+    def _submit(self, lane: _Lane, work: Callable[[], None]) -> None:
+        """Do the work in another thread, after what is still to be done on the same lane."""
         self._await(self._lanes_max - 1)
-        before = file.last
+        before = lane.last
 
         def in_turn() -> None:
             if before is not None:
                 before.result()
             work()
 
-        file.last = self._pool.submit(in_turn)
-        self._running.add(file.last)
+        lane.last = self._pool.submit(in_turn)
+        self._running.add(lane.last)
 
     def _await(self, left: int) -> None:
         """Wait until no more than so many pieces are on their way; raise what one has met."""
@@ -241,7 +247,7 @@ class _Rows:
 class _Layout:
     """How and where the files of one table are written."""
 
-    def __init__(self, table: Table, schema: Schema, operation_id: str) -> None:
+    def __init__(self, table: Table, schema: Schema, operation_id: str, sizes: FileSizes) -> None:
         written_as = table.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet").lower()
         if written_as != FileFormat.PARQUET.value.lower():
             raise InvalidRequest(
@@ -251,11 +257,7 @@ class _Layout:
         self.io: FileIO = table.io
         self.properties = table.properties
         self.spec_id = table.metadata.default_spec_id
-        self.target_bytes = property_as_int(
-            table.properties,
-            TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
-            TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
-        )
+        self.sizes = sizes
         self._schema = schema
         # Parquet files have names that Avro can write too; readers go by the ids.
         self.file_schema = _without_required_fields(sanitize_column_names(schema))
@@ -301,6 +303,13 @@ class _Layout:
         return _OpenFile(self, path, place, sort_order_id)
 
 
+def target_bytes(table: Table) -> int:
+    """How large the table's data files are to become."""
+    default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
+    name = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES
+    return property_as_int(table.properties, name, default) or default
+
+
 def _without_required_fields(schema: Schema) -> Schema:
     """The schema with every field of a struct nullable: below a missing struct it has no value.
 
@@ -336,32 +345,74 @@ def _nullable_inside(kind: IcebergType) -> IcebergType:
     return kind
 
 
+class _Lane:
+    """Files of one partition, one after the other, written by one thread at a time."""
+
+    def __init__(
+        self,
+        layout: _Layout,
+        place: Place | None,
+        sort_order_id: int | None,
+        begun: list[_OpenFile],
+    ) -> None:
+        """Every file goes to `begun`, whatever becomes of it."""
+        self.last: Future[None] | None = None
+        self._layout = layout
+        self._place = place
+        self._sort_order_id = sort_order_id
+        self._begun = begun
+        self._file: _OpenFile | None = None
+
+    def is_idle(self) -> bool:
+        return self.last is None or self.last.done()
+
+    def write(self, rows: pa.Table, *, is_all: bool = False) -> None:
+        """Write to the open file and to as many more as it takes; `is_all` if no more will come."""
+        sizes = self._layout.sizes
+        row_bytes = rows.nbytes / rows.num_rows
+        while rows.num_rows:
+            file = self._opened()
+            before = file.bytes
+            goal = sizes.goal_bytes(before, rows.num_rows * row_bytes if is_all else None)
+            if is_enough(before, goal):
+                self.close()
+                continue
+            part = rows.slice(0, sizes.rows_within(goal - before, row_bytes))
+            file.write(part)
+            sizes.learn(part.num_rows, part.num_rows * row_bytes, file.bytes - before)
+            rows = rows.slice(part.num_rows)
+
+    def close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _opened(self) -> _OpenFile:
+        if self._file is None:
+            self._file = self._layout.new_file(self._place, self._sort_order_id)
+            self._begun.append(self._file)
+        return self._file
+
+
 class _OpenFile:
-    """One file, written by one thread at a time."""
+    """One file."""
 
     def __init__(
         self, layout: _Layout, path: str, place: Place | None, sort_order_id: int | None
     ) -> None:
         self.path = path
-        self.last: Future[None] | None = None
+        self.bytes = 0
         self._layout = layout
         self._place = place
         self._sort_order_id = sort_order_id
         self._output = layout.io.new_output(path)
         self._writer = ParquetFormatWriter(self._output, layout.file_schema, layout.properties)
-        self._bytes = 0
         self._description: DataFile | None = None
-
-    def is_idle(self) -> bool:
-        return self.last is None or self.last.done()
-
-    def is_full(self) -> bool:
-        return self._bytes >= (self._layout.target_bytes or 0)
 
     def write(self, rows: pa.Table) -> None:
         self._writer.write(self._layout.written(rows))
         stream: Any = self._writer._fos  # noqa: SLF001
-        self._bytes = stream.tell()
+        self.bytes = stream.tell()
 
     def close(self) -> None:
         statistics = self._writer.close()

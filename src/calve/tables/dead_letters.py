@@ -23,7 +23,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from calve.errors import Conflict, Corruption, NotFound
+from calve.errors import Conflict, Corruption
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.feeding import TOPIC, feeding_topic
@@ -63,11 +63,9 @@ def dead_letter_properties(topic: TableName) -> dict[str, str]:
 
 def find_dead_letter_table(catalog: LakeCatalog, topic: TableName) -> Table | None:
     """The table of a topic's dead letters, if anything was ever set aside."""
-    try:
-        table = catalog.load_table(topic.dead_letters)
-    except NotFound:
-        return None
-    _require_own(table, topic)
+    table = catalog.find_table(topic.dead_letters)
+    if table is not None:
+        _require_own(table, topic)
     return table
 
 

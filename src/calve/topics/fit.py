@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from pyiceberg.schema import Schema
 
-    from calve.tables.inputs.convert import Convert
     from calve.topics.topic import Topic
 
 ARROW_CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
@@ -148,7 +147,7 @@ class _Fitting:
         self._topic = topic
         self._source = schema
         self._own = topic.arrow_schema
-        self._shaper = Shaper(topic.memory, adds=topic.on_unknown_column == "add")
+        self._shaper = Shaper(topic.memory.place, adds=topic.on_unknown_column == "add")
 
     def result(self) -> Fit:
         self._check_source()
@@ -198,8 +197,8 @@ class _Fitting:
         return columns
 
     def _apply_policy(self) -> tuple[tuple[int, str], ...]:
-        unknown = self._shaper.unknown
-        if not unknown or self._topic.on_unknown_column == "ignore":
+        unknown = [*self._shaper.dropped, *self._shaper.unknown]
+        if not unknown or self._topic.on_unknown_column in {"add", "ignore"}:
             return ()
         if self._topic.on_unknown_column == "refuse":
             shown = ", ".join(repr(".".join(path)) for path in unknown[:_SHOWN_MAX])
@@ -242,11 +241,7 @@ def _plan(place: int, own: pa.Field, shaped: Shaped) -> ColumnPlan:
         convert = converter(shaped.type, own.type)
     except Unfit as error:
         raise _HERE.error(error.problem, column=own.name, hint=error.hint) from error
-    return ColumnPlan(own, place, _after(shaped.convert, convert))
-
-
-def _after(first: Convert | None, then: Convert) -> Convert:
-    return then if first is None else lambda array: then(first(array))
+    return ColumnPlan(own, place, shaped.then(convert))
 
 
 def _as_it_is(array: pa.Array) -> pa.Array:
@@ -259,10 +254,10 @@ def _places(batch: pa.RecordBatch) -> range:
 
 def _all_rejected(batch: pa.RecordBatch, reason: str) -> list[Rejected]:
     rows = (batch.slice(row, 1) for row in range(batch.num_rows))
-    return [Rejected(_stream(row), ARROW_CONTENT_TYPE, reason) for row in rows]
+    return [Rejected(arrow_stream(row), ARROW_CONTENT_TYPE, reason) for row in rows]
 
 
-def _stream(row: pa.RecordBatch) -> bytes:
+def arrow_stream(row: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, row.schema) as writer:
         writer.write_batch(row)

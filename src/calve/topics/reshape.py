@@ -14,7 +14,9 @@ from calve.tables.inputs.convert import list_array, map_parts, offsets_of
 from calve.tables.types import is_list_like
 
 if TYPE_CHECKING:
-    from calve.tables.column_memory import ColumnMemory, Path
+    from collections.abc import Callable
+
+    from calve.tables.column_memory import Path
     from calve.tables.inputs.convert import Convert
 
 
@@ -24,24 +26,32 @@ class Shaped(NamedTuple):
     type: pa.DataType
     convert: Convert | None = None
 
+    def then(self, convert: Convert) -> Convert:
+        """Both conversions as one."""
+        first = self.convert
+        return convert if first is None else lambda array: convert(first(array))
+
 
 class Shaper:
-    """Goes through the types of one schema, and notes what the topic does not know."""
+    """Goes through the types of one schema, and notes what the topic does not have."""
 
-    def __init__(self, memory: ColumnMemory, *, adds: bool) -> None:
-        """With `adds`, what was never seen is kept: the topic will have it."""
-        self._memory = memory
+    def __init__(self, place: Callable[[Path], Path | None], *, adds: bool) -> None:
+        """`place` says where a column belongs, or None if it was dropped.
+
+        With `adds`, what was never seen is kept: the topic will have it.
+        """
+        self._place = place
         self._adds = adds
+        self.dropped: list[Path] = []
         self.unknown: list[Path] = []
 
     def name(
         self, path: Path, kind: pa.DataType, known: pa.DataType | pa.Schema | None
     ) -> str | None:
         """What the topic calls the field, or None if it is left out."""
-        place = self._memory.place(path)
+        place = self._place(path)
         if place is None:
-            if not self._adds:
-                self.unknown.append(path)
+            self.dropped.append(path)
             return None
         name = place[-1]
         if known is None or known.get_field_index(name) >= 0:

@@ -224,14 +224,22 @@ class Tail:
 
 
 class LogReader:
-    def __init__(self, directory: Path, *, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        files: Files | None = None,
+        mapped_max: int = SEGMENTS_MAPPED_MAX,
+    ) -> None:
+        """At most `mapped_max` segments stay mapped besides those whose rows somebody holds."""
         self._layout = LogLayout(directory)
         self._files = files or OsFiles()
+        self._mapped_max = mapped_max
         self._mapped: OrderedDict[int, MappedSegment] = OrderedDict()
         if not is_log(self._files, self._layout):
             raise NotFound(f"{directory} holds no log")
-        log_id = read_identity(self._files, self._layout).log_id
-        self._chain = SegmentChain(self._files, self._layout, log_id)
+        self.log_id = read_identity(self._files, self._layout).log_id
+        self._chain = SegmentChain(self._files, self._layout, self.log_id)
         self._end, self._tail = self._newest_tail()
 
     def refresh(self) -> None:
@@ -272,6 +280,11 @@ class LogReader:
         return tail
 
     @property
+    def generation(self) -> int:
+        """A number that is another one whenever more is durable."""
+        return self._end.generation
+
+    @property
     def streams(self) -> list[Stream]:
         return list(self._tail.state.streams)
 
@@ -290,6 +303,25 @@ class LogReader:
                 return Offsets(self._start_offset(self._end.first_segment, stream), durable)
             except _SegmentGone:
                 continue
+
+    def durable_offset(self, stream: Stream) -> int | None:
+        """The same for its end alone, at the cost of one look-up; None if it was deleted."""
+        return self._tail.state.next_offsets.get(stream.number)
+
+    def header(self, stream: Stream, offset: int) -> Header:
+        """Of the frame that holds an offset, which must be durable and still there."""
+        while True:
+            try:
+                return self._header(stream, offset)
+            except _SegmentGone:
+                continue
+
+    def _header(self, stream: Stream, offset: int) -> Header:
+        segment, index = self._open(self._segment_holding(stream, offset))
+        frames = index.frames(stream.number)
+        if frames is None or not frames.first_offset <= offset < frames.end_offset:
+            raise segment.damaged(0, f"offset {offset} of {stream.name} is not indexed")
+        return segment.header_at(frames.positions[frames.holding(offset)])
 
     def read(self, stream: Stream, start: int, end: int | None = None) -> Iterator[Entry]:
         """Everything from `start` up to `end`, or to what is durable now, in order."""
@@ -396,10 +428,7 @@ class LogReader:
         offsets = self.offsets(stream)
         if not offsets.first < end <= offsets.durable:
             return None
-        segment, index = self._open(self._segment_holding(stream, end - 1))
-        frames = index.frames(stream.number)
-        assert frames is not None
-        header = segment.header_at(frames.positions[frames.holding(end - 1)])
+        header = self._header(stream, end - 1)
         return header.content_sum if header.end_offset == end else None
 
     def require_content(self, stream: Stream, claim: Claim) -> None:
@@ -426,7 +455,7 @@ class LogReader:
         found = self._mapped.get(number)
         if found is None or found.is_damaged:
             found = self._mapped[number] = self._map(number)
-            if len(self._mapped) > SEGMENTS_MAPPED_MAX:
+            if len(self._mapped) > self._mapped_max:
                 self._mapped.popitem(last=False)
         self._mapped.move_to_end(number)
         return found

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import pyarrow as pa
 
-from calve.errors import InvalidRequest, NotFound
+from calve.errors import Conflict, InvalidRequest, NotFound
 from calve.model import TableName
 from calve.protocol import Frames, LogRange
-from calve.tables.inputs.conform import conform_batch, plan_columns
-from calve.tables.inputs.origin import Origin
-from calve.topics.fit import Fitter
+from calve.topics.fit import arrow_stream
+from calve.topics.log_rows import PLACE_FIELDS, LogRows, placed
 from calve.wal import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from uuid import UUID
 
     from calve.ingest.intake import Intake
     from calve.topics.topic import Topic
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
 
 _GATHERED_BYTES: Final = 1 << 20
 _GATHERED_FRAMES: Final = 1_024
-_OWN_FIELDS: Final = (
-    pa.field("_calve_partition", pa.int32(), nullable=False),
-    pa.field("_calve_offset", pa.int64(), nullable=False),
-    pa.field("_calve_ingested_at", pa.timestamp("us", tz="UTC"), nullable=False),
-)
 
 
 class Range:
@@ -44,6 +38,8 @@ class Range:
                 hint="ask the service that owns it",
             )
         offsets = intake.offsets(self._name)
+        if wanted.stream is not None:
+            self._require_stream(wanted.stream)
         self._start = offsets.first if wanted.from_ is None else wanted.from_
         self._end = offsets.durable if wanted.to is None else min(wanted.to, offsets.durable)
         if self._start < 0 or (wanted.to is not None and wanted.to < self._start):
@@ -58,6 +54,15 @@ class Range:
         else:
             rows = RowShape(intake.topics.topic(self._name), intake.partition)
             self.schema, self.batches = rows.schema, self._rows(rows)
+
+    def _require_stream(self, wanted: UUID) -> None:
+        binding = self._intake.topics.topic(self._name).partitions.get(self._intake.partition)
+        if binding is None or binding.stream_id != wanted:
+            raise Conflict(
+                f"{self._name} is not stream {wanted} here",
+                hint="the topic was deleted and made again, or this is another lake's service",
+                context={"found": str(binding and binding.stream_id), "expected": str(wanted)},
+            )
 
     def _rows(self, shape: RowShape) -> Iterator[pa.RecordBatch]:
         for entry in self._intake.read(self._name, self._start, self._end):
@@ -82,29 +87,15 @@ class RowShape:
     """Rows of any age as the topic's columns are now, with where and when each came."""
 
     def __init__(self, topic: Topic, partition: int) -> None:
+        # Rows are older than what the topic requires now.
         own = [pa.field(field.name, field.type) for field in topic.arrow_schema]
-        self._columns = pa.schema(own)
+        self.schema = pa.schema([*own, *PLACE_FIELDS])
+        self._rows = LogRows(self.schema, topic.memory.place)
         self._partition = partition
-        # What was left out of the topic since is left out of its older rows, whatever the policy.
-        self._fitter = Fitter(msgspec.structs.replace(topic, on_unknown_column="ignore"))
-        self.schema = pa.schema([*own, *_OWN_FIELDS])
 
     def batch(self, entry: Entry) -> pa.RecordBatch:
-        rows = self._conformed(entry.batch)
-        count = rows.num_rows
-        own = (
-            pa.repeat(pa.scalar(self._partition, pa.int32()), count),
-            pa.array(range(entry.first_offset, entry.end_offset), pa.int64()),
-            pa.repeat(pa.scalar(entry.ingested_at_us, pa.timestamp("us", tz="UTC")), count),
-        )
-        return pa.RecordBatch.from_arrays([*rows.columns, *own], schema=self.schema)
-
-    def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if batch.schema.equals(self._columns):
-            return batch
-        fitted = self._fitter.fit(batch.schema).batch(batch)
-        plans = plan_columns(fitted.schema, self._columns, Origin())
-        return conform_batch(fitted, plans, self._columns, Origin(), range(1, 1 + batch.num_rows))
+        (rows,) = placed([entry], self._partition).to_batches()
+        return self._rows.plan(rows.schema).rows(rows)
 
 
 def _frame(entry: Entry) -> dict[str, object]:
@@ -114,16 +105,8 @@ def _frame(entry: Entry) -> dict[str, object]:
         "end_offset": entry.end_offset,
         "ingested_at_us": entry.ingested_at_us,
         "content_sum": entry.content_sum,
-        "payload": None if entry.batch is None else _stream(entry.batch),
+        "payload": None if entry.batch is None else arrow_stream(entry.batch),
     }
-
-
-def _stream(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
 
 
 def _too_old(name: TableName, start: int, first: int) -> NotFound:

@@ -19,7 +19,15 @@ from calve.ingest.formats import ENCODINGS
 from calve.ingest.formats.arrow_rows import ARROW
 from calve.ingest.formats.csv_rows import CSV
 from calve.ingest.formats.json_rows import JSON, NDJSON
-from calve.ingest.http import dead_letters, health, messages, producing, reading, topics
+from calve.ingest.http import (
+    dead_letters,
+    health,
+    messages,
+    pipeline,
+    producing,
+    reading,
+    topics,
+)
 from calve.ingest.http.document import show_docs, show_openapi
 from calve.ingest.http.headers import PRODUCER, SEQUENCE
 from calve.ingest.http.operation import Answer, Content, Operation, Parameter
@@ -29,14 +37,18 @@ from calve.ingest.http.views import (
     NewMessage,
     NewTopic,
     Offsets,
+    PauseOrder,
     RowsPage,
     RowView,
+    SkipOrder,
     Status,
     TopicDetails,
     TopicList,
     TopicPatch,
     TopicView,
 )
+from calve.topics.control import Skip
+from calve.topics.lag import PipelineStatus
 
 _NAME: Final = "[a-z](?:[a-z0-9]|_(?=[a-z0-9])){0,62}"
 _TOPIC: Final = Parameter(
@@ -335,6 +347,49 @@ _DEAD_LETTERS: Final = (
             ),
         ),
         problems=(400, 404, 406, 409),
+
+_ORDERS: Final = (400, 404, 408, 413, 422, 429)
+_PIPELINE: Final = (
+    Operation(
+        method="GET",
+        path="/v1/pipeline",
+        handler=pipeline.show_pipeline,
+        summary="How far tables are behind the log",
+        tells="Of each topic's partitions, the worst first: what waits, the last commit, the last "
+        "error and when the next try is.",
+        parameters=(_query("topic", "this one only", type="string"),),
+        answers=(Answer(200, "the pipeline", _json(PipelineStatus)),),
+        problems=(400, 404),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/pipeline/pause",
+        handler=pipeline.pause_pipeline,
+        summary="Leave a topic alone, or all of them",
+        tells="Rows go on being taken in, and wait in the log.",
+        body=_json(PauseOrder),
+        answers=(Answer(200, "it is left alone from the next cycle on", _json(PipelineStatus)),),
+        problems=_ORDERS,
+    ),
+    Operation(
+        method="POST",
+        path="/v1/pipeline/resume",
+        handler=pipeline.resume_pipeline,
+        summary="Go on with a topic, or with all of them",
+        tells="Without a topic, also with those that were paused alone.",
+        body=_json(PauseOrder),
+        answers=(Answer(200, "it goes on with the next cycle", _json(PipelineStatus)),),
+        problems=_ORDERS,
+    ),
+    Operation(
+        method="POST",
+        path="/v1/pipeline/skip",
+        handler=pipeline.skip_rows,
+        summary="Send rows that do not get into their table to the dead letters",
+        tells="Those before the offset `to` that are in no table yet.",
+        body=_json(SkipOrder),
+        answers=(Answer(200, "the order is kept, and followed in the next cycle", _json(Skip)),),
+        problems=_ORDERS,
     ),
 )
 
@@ -376,4 +431,4 @@ _SERVICE: Final = (
     ),
 )
 
-OPERATIONS: Final = (*_ROWS, *_TOPICS, *_DEAD_LETTERS, *_SERVICE)
+OPERATIONS: Final = (*_ROWS, *_TOPICS, *_DEAD_LETTERS, *_PIPELINE, *_SERVICE)

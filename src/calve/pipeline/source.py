@@ -1,0 +1,148 @@
+"""The entries of a range of a partition's log: from its directory, else from a service.
+
+Both ways give the same entries, in order and without a gap, or an error of Calve's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from calve.errors import CalveError, Conflict, NotFound, Unavailable
+from calve.protocol import Frames, LogRange
+from calve.protocol.flight_errors import Translating
+from calve.wal import Entry, Kind, LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Self
+
+    from calve.pipeline.work import LogPlace, Piece
+    from calve.wal import Stream
+
+# A mapped segment that was read counts as memory until it is let go.
+_MAPPED_MAX: Final = 2
+_MESSAGE_BYTES_MAX: Final = -1  # whatever a frame may hold
+_OPTIONS: Final = (
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+)
+
+
+class Sources:
+    """The logs that a task reads, each opened once. A context manager, for one thread."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, LogReader | CalveError] = {}
+        self._clients: dict[str, Any] = {}
+
+    def entries(self, piece: Piece) -> Iterator[Entry]:
+        """Every entry of the piece; Unavailable if the log is not there to its end."""
+        reached = piece.start
+        for entry in self._entries(piece):
+            if entry.first_offset != reached:
+                break
+            yield entry
+            reached = entry.end_offset
+        if reached != piece.end:
+            raise Unavailable(
+                f"the log of {piece.topic.name}, partition {piece.partition}, was read from "
+                f"{piece.start} and ended at {reached}, before {piece.end}",
+                hint="it may be behind a copy of itself; the next attempt reads it anew",
+            )
+
+    def _entries(self, piece: Piece) -> Iterator[Entry]:
+        reader = self._reader(piece.place.directory)
+        if isinstance(reader, LogReader) and reader.log_id == piece.place.log_id:
+            return reader.read(_stream(reader, piece), piece.start, piece.end)
+        if piece.place.flight is None:
+            raise _not_here(piece.place, reader)
+        return self._frames(piece, piece.place.flight)
+
+    def _reader(self, directory: str) -> LogReader | CalveError:
+        found = self._readers.get(directory)
+        if found is None:
+            found = self._readers[directory] = _opened(Path(directory))
+        return found
+
+    def _frames(self, piece: Piece, url: str) -> Iterator[Entry]:
+        from pyarrow import flight
+
+        wanted = LogRange(
+            topic=str(piece.topic.name),
+            partition=piece.partition,
+            stream=piece.place.stream_id,
+            from_=piece.start,
+            to=piece.end,
+            form="frames",
+        )
+        with Translating(url):
+            if url not in self._clients:
+                self._clients[url] = flight.FlightClient(url, generic_options=list(_OPTIONS))
+            stream = self._clients[url].do_get(flight.Ticket(msgspec.json.encode(wanted)))
+            for chunk in stream:
+                yield from _decoded(chunk.data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for reader in self._readers.values():
+            if isinstance(reader, LogReader):
+                reader.close()
+        for client in self._clients.values():
+            client.close()
+
+
+def _opened(directory: Path) -> LogReader | CalveError:
+    try:
+        return LogReader(directory, mapped_max=_MAPPED_MAX)
+    except NotFound as error:
+        return error
+    except OSError as error:
+        return NotFound(f"{directory} cannot be read: {error.strerror}")
+
+
+def _stream(reader: LogReader, piece: Piece) -> Stream:
+    stream = reader.stream(piece.topic.name, piece.partition)
+    if stream.id != piece.place.stream_id:
+        raise Conflict(
+            f"{stream.name} is stream {stream.id} in the log, but {piece.place.stream_id} was "
+            "expected",
+            hint="the topic was deleted and made again; what is left of its table is its own",
+            context={"found": str(stream.id), "expected": str(piece.place.stream_id)},
+        )
+    return stream
+
+
+def _not_here(place: LogPlace, found: LogReader | CalveError) -> NotFound:
+    reason = f"it holds log {found.log_id}" if isinstance(found, LogReader) else found.message
+    return NotFound(
+        f"log {place.log_id} is not in {place.directory}: {reason}",
+        hint="let every executor see the log's directory, or name the service that has it",
+        context={"expected": str(place.log_id)},
+    )
+
+
+def _decoded(frames: pa.RecordBatch) -> Iterator[Entry]:
+    assert frames.schema.equals(Frames.SCHEMA)
+    columns = [frames.column(field.name) for field in Frames.SCHEMA]
+    for row in zip(*columns, strict=True):
+        kind, first, end, ingested_at_us, content_sum, payload = row
+        yield Entry(
+            Kind[kind.as_py().upper()],
+            first.as_py(),
+            end.as_py(),
+            ingested_at_us.as_py(),
+            _batch(payload.as_buffer()) if payload.is_valid else None,
+            content_sum.as_py(),
+        )
+
+
+def _batch(payload: pa.Buffer) -> pa.RecordBatch:
+    with pa.ipc.open_stream(payload) as reader:
+        return reader.read_next_batch()
