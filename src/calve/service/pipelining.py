@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from calve.settings import Settings
+    from calve.settings.tree import IngestSettings
     from calve.tables.catalog import LakeCatalog
 
 _log: Final = logging.getLogger(__name__)
@@ -43,7 +45,26 @@ def run_pipeline(
         if not lease.await_turn():
             return
         _log.info("the pipeline brings rows to their tables")
-        pipeline = Pipeline(settings, spark.session, state, catalog, clock=SystemClock())
-        pipeline.run(ending)
-        lease.require()
-        pipeline.drain(settings.pipeline.drain_ms / 1000)
+        pipeline = Pipeline(
+            settings,
+            spark.session,
+            state,
+            catalog,
+            clock=SystemClock(),
+            flight=_flight_url(settings.ingest),
+        )
+        with closing(pipeline):
+            pipeline.run(ending)
+            lease.require()
+            if not pipeline.drain(settings.pipeline.drain_ms / 1000):
+                _log.info("not all rows got to their tables in time; the others are in the log")
+
+
+def _flight_url(ingest: IngestSettings) -> str | None:
+    """Where this machine's service is asked for rows, by executors that do not see its disk."""
+    if ingest.flight_port == 0:
+        return None
+    everywhere = {"0.0.0.0", "::"}  # noqa: S104
+    host = platform.node() if ingest.host in everywhere else ingest.host
+    scheme = "grpc+tls" if ingest.tls_cert else "grpc"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{ingest.flight_port}"

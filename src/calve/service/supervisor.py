@@ -88,6 +88,7 @@ class Supervisor:
             self._await_ready(first)
             for role in others:
                 role.start(self._order)
+            self._announce()
         except BaseException:
             self.close()
             raise
@@ -167,7 +168,7 @@ class Supervisor:
     def _announce(self) -> None:
         if self._announcement is None or self._addresses is None:
             return
-        running = [role for role in self._roles if role.is_running and role.was_ready]
+        running = [role for role in self._roles if role.is_running]
         processes = {role.name: role.pid for role in running if role.pid is not None}
         try:
             self._announcement.tell(self._addresses, processes)

@@ -15,14 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
-import msgspec
-
 from calve.errors import Conflict, InvalidRequest
 from calve.ingest.dead_letters.again import ReadAgain
 from calve.ingest.dead_letters.letters import LetterScan
 from calve.ingest.dead_letters.plan import next_chunks
 from calve.ingest.dead_letters.rounds import NO_ROUND, Chunk, Round, round_under_way
-from calve.ingest.dead_letters.selection import Selection
+from calve.ingest.dead_letters.views import Replayed, Selection
 from calve.ingest.formats import KnownTypes
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
@@ -40,22 +38,6 @@ if TYPE_CHECKING:
     from calve.tables.catalog import LakeCatalog
 
 REASONS_SHOWN: Final = 5
-
-
-class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of dead letters: rows of the topic, or dead letters again at new offsets.
-
-    `is_done` if no more are meant. `ends` are those of what was meant at the beginning, by
-    partition, so that what is set aside again is not replayed again by the same wish.
-    """
-
-    topic: str
-    rows: int
-    rejected: int
-    reasons: list[str]
-    is_done: bool
-    ends: dict[int, int]
-    dry_run: bool = False
 
 
 class _Sent(NamedTuple):
