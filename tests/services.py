@@ -33,7 +33,13 @@ def environment() -> dict[str, str]:
 class Up:
     """A service of the lake in a directory, with the supervisor as its process."""
 
-    def __init__(self, data: Path, *arguments: str, ports: tuple[str, ...] = FREE_PORTS) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *arguments: str,
+        only: str | None = "ingest",
+        ports: tuple[str, ...] = FREE_PORTS,
+    ) -> None:
         self.data = data
         self.process = subprocess.Popen(
             [
@@ -44,6 +50,7 @@ class Up:
                 "--data",
                 str(data),
                 "--json",
+                *(("--only", only) if only else ()),
                 *ports,
                 *arguments,
             ],
@@ -72,6 +79,12 @@ class Up:
         pid: int = self.announced()["processes"]["ingest"]
         return pid
 
+    @property
+    def pipeline_pid(self) -> int | None:
+        """Its process, once it is ready."""
+        pid: int | None = self.announced()["processes"].get("pipeline")
+        return pid
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
@@ -82,9 +95,14 @@ class Up:
 
 
 @contextmanager
-def up(data: Path, *arguments: str, ports: tuple[str, ...] = FREE_PORTS) -> Iterator[Up]:
+def up(
+    data: Path,
+    *arguments: str,
+    only: str | None = "ingest",
+    ports: tuple[str, ...] = FREE_PORTS,
+) -> Iterator[Up]:
     """A service that is gone after the block, whatever happened in it."""
-    service = Up(data, *arguments, ports=ports)
+    service = Up(data, *arguments, only=only, ports=ports)
     try:
         yield service
     finally:

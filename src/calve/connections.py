@@ -50,6 +50,10 @@ class Connections:
 
     def spark(self) -> SparkSession:
         """The same session each time, unless it was stopped or Spark has died: then a new one."""
+        return self.lake_spark().session
+
+    def lake_spark(self) -> LakeSpark:
+        """What holds that session."""
         with self._lock:
             catalog = self.catalog
             if self._spark is not None and not self._spark.is_alive():
@@ -59,7 +63,7 @@ class Connections:
                 if self._create:
                     catalog.create_default_namespace()
                 self._spark = module.LakeSpark(self.settings, self._given_session)
-            return self._spark.session
+            return self._spark
 
     def close(self, error: BaseException | None = None) -> None:
         """Let go of everything; `error` is on its way to the caller, who will want to read it."""

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from calve.ingest import Intake, Produced, TopicOffsets
+    from calve.ingest.dead_letters.box import DeadLetters
     from calve.query.rows import Rows
     from calve.service.serving import Serving
+    from calve.topics.control import PipelineControl
     from calve.writer import BatchOptimizationConfig, IcebergTableWriter, RetryConfig
 
 
@@ -35,6 +37,8 @@ class Lake:
         self._lock = threading.Lock()
         self._intake: Intake | None = None
         self._serving: Serving | None = None
+        self._pipeline: PipelineControl | None = None
+        self._opened = ExitStack()
 
     @property
     def catalog(self) -> LakeCatalog:
@@ -96,18 +100,42 @@ class Lake:
         """Return when every row that was acknowledged before is in the table."""
         return self.intake.flush(TableName.parse(topic), timeout_seconds)
 
-    def serve(self) -> Serving:
+    def dead_letters(self, topic: str) -> DeadLetters:
+        """The rows that a topic could not take: to list, show, replay and discard."""
+        from calve.ingest.dead_letters.box import DeadLetters
+
+        return DeadLetters(lambda: self.catalog, TableName.parse(topic), lambda: self.intake)
+
+    @property
+    def pipeline(self) -> PipelineControl:
+        """What brings rows to tables, wherever it runs: to be watched and directed."""
+        from calve.service.directing import pipeline_of
+
+        with self._lock:
+            if self._pipeline is None:
+                self._pipeline = self._opened.enter_context(pipeline_of(self.settings))
+            return self._pipeline
+
+    def serve(self, *, pipeline: bool = False) -> Serving:
         """Take rows over the network too, in threads of this process, as `calve up` does.
 
         It listens where the settings say, from now until the handle or the lake is closed. Needs
-        the part `server`; Conflict if a service of this lake is running already.
+        the part `server`; Conflict if a service of this lake is running already. With `pipeline`,
+        which needs Spark, a thread also brings the rows to their tables; the end drains them.
         """
         from calve.service.announcement import Announcement
         from calve.service.serving import Serving
 
         intake = self.intake
-        announcement = Announcement(self.settings)
-        serving = Serving(intake, at_end=announcement.release)
+        with ExitStack() as ending:
+            announcement = Announcement(self.settings)
+            ending.callback(announcement.release)
+            if pipeline:
+                from calve.service.embedded import PipelineThread
+
+                spark = self._connections.lake_spark
+                ending.callback(PipelineThread(self.settings, spark, self.catalog).close)
+            serving = Serving(intake, at_end=ending.pop_all().close)
         announcement.tell(serving.addresses, {})
         with self._lock:
             self._serving = serving
@@ -127,6 +155,7 @@ class Lake:
             serving, self._serving = self._serving, None
         with ExitStack() as closing:  # each of them, also when another fails
             closing.callback(self._connections.close, error)
+            closing.callback(self._opened.close)
             if intake is not None:
                 closing.callback(intake.close)
             if serving is not None:

@@ -335,7 +335,7 @@ class IcebergManager:
         What somebody is still writing belongs to nothing yet: the age must be longer than that.
         """
         age = expiry.age_of(older_than_days)
-        return orphans.remove_orphans(self._lake.catalog.load_table(table), age, dry_run=dry_run)
+        return orphans.remove_orphans_of(self._lake.catalog, table, age, dry_run=dry_run)
 
     def verify_topic(
         self, topic: str, *, log: str | PathLike[str] | None = None, orphans: bool = False

@@ -17,7 +17,7 @@ DEFAULT_TENANT: Final = "default"
 DEFAULT_DATASET: Final = "default"
 
 _PART: Final = re.compile(r"[a-z](?:[a-z0-9]|_(?=[a-z0-9])){0,62}", re.ASCII)
-_DEAD_LETTERS: Final = "__dead_letters"
+DEAD_LETTERS_SUFFIX: Final = "__dead_letters"
 _PART_RULE: Final = (
     "a part of a name is 1 to 63 of a-z, 0-9 and _, begins with a letter, "
     "has no double underscore and does not end in one"
@@ -36,7 +36,7 @@ class TableName:
     name: str
 
     def __post_init__(self) -> None:
-        for part in (self.tenant, self.dataset, self.name.removesuffix(_DEAD_LETTERS)):
+        for part in (self.tenant, self.dataset, self.name.removesuffix(DEAD_LETTERS_SUFFIX)):
             if not _PART.fullmatch(part):
                 raise InvalidRequest(
                     f"{part!r} is not a valid part of a table name", hint=_PART_RULE
@@ -75,13 +75,18 @@ class TableName:
     @property
     def is_dead_letters(self) -> bool:
         """Whether it is the table of what a topic set aside."""
-        return self.name.endswith(_DEAD_LETTERS)
+        return self.name.endswith(DEAD_LETTERS_SUFFIX)
 
     @property
     def dead_letters(self) -> TableName:
         """The table of what a topic of this name sets aside."""
         assert not self.is_dead_letters
-        return TableName(self.tenant, self.dataset, self.name + _DEAD_LETTERS)
+        return TableName(self.tenant, self.dataset, self.name + DEAD_LETTERS_SUFFIX)
+
+    @property
+    def topic(self) -> TableName:
+        """The topic whose table it is, or whose dead letters."""
+        return TableName(self.tenant, self.dataset, self.name.removesuffix(DEAD_LETTERS_SUFFIX))
 
     @property
     def in_default_dataset(self) -> bool:

@@ -23,7 +23,8 @@ import pytest
 from calve.model import TableName
 from calve.service.announcement import Addresses, running_service
 from calve.service.orders import Order
-from calve.service.supervisor import Backoff, Supervisor
+from calve.service.role import Backoff
+from calve.service.supervisor import Supervisor
 from calve.wal import Log, LogOptions, LogReader
 from tests.faults.ingest_producers import TOPIC, batch_rows
 from tests.services import environment, settings_of, wait_until

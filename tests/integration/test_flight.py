@@ -446,14 +446,17 @@ def test_flush_waits_for_the_table(client: Any, intake: Intake) -> None:
     assert isinstance(error, Unavailable)
     assert "has reached offset 0, and 2 was asked for" in error.message
     topic = intake.topics.topic(EVENTS)
+    assert intake.state.flush_requests() == {(topic.id, 0): 2}
     intake.state.publish_committed(topic.id, 0, log_id=intake.log.log_id, offset=2)
     assert act(client, "flush", topic="events")["committed"] == 2
+    assert intake.state.flush_requests() == {}
 
 
 def test_every_action_is_described_with_an_example_that_can_be_read(client: Any) -> None:
     described = {action.type: action.description for action in client.list_actions()}
     assert set(described) == {
-        *("topic.create", "topic.describe", "topic.alter", "topic.delete"), "flush", "stats"
+        *("topic.create", "topic.describe", "topic.alter", "topic.delete"), "flush", "stats",
+        *("pipeline.status", "pipeline.pause", "pipeline.resume", "pipeline.skip"),
     }  # fmt: skip
     for description in described.values():
         assert "topic" in json.loads(description[description.index("{") :])

@@ -43,6 +43,7 @@ def test_a_topic_is_created_described_altered_and_deleted(service: Serving) -> N
         "partition_by": ["day(at)"],
         "properties": {"owner": "me"},
         "on_unknown_column": "ignore",
+        "flush": {"rows_max": 7},
     }
     made = client.post("/v1/topics", json=wanted)
     assert made.status_code == 201, made.text
@@ -52,10 +53,12 @@ def test_a_topic_is_created_described_altered_and_deleted(service: Serving) -> N
     described = client.get(path).json()
     assert described["topic"]["columns"][0] == {"name": "id", "type": "long", "required": True}
     assert described["topic"]["partition_by"] == ["day(at)"]
+    assert described["topic"]["flush"]["rows_max"] == 7
     assert described["offsets"]["durable"] == 0
     change = {
         "on_bad_row": "dead_letter",
         "properties": {"owner": None},
+        "flush": {"interval_ms": 20},
         "add_columns": [{"name": "note", "type": "string"}],
         "rename_columns": {"at": "moment"},
     }
@@ -65,6 +68,7 @@ def test_a_topic_is_created_described_altered_and_deleted(service: Serving) -> N
     altered = client.patch(path, json=change).json()
     assert [column["name"] for column in altered["columns"]] == ["id", "at", "note"]
     assert altered["properties"] == {}
+    assert (altered["flush"]["rows_max"], altered["flush"]["interval_ms"]) == (7, 20)
     assert [each["name"] for each in client.get("/v1/topics").json()["topics"]] == [
         "acme.sales.orders"
     ]
@@ -88,6 +92,7 @@ def test_a_topic_is_created_described_altered_and_deleted(service: Serving) -> N
         {"name": "x", "columns": [{"name": "u", "type": "uuid"}], "partition_by": ["u"]},
         {"name": "x", "columns": [{"name": "id", "type": "long"}], "partition_by": ["nothing(id)"]},
         {"name": "x", "columns": [{"name": "id", "type": "long"}], "retention_seconds": 0},
+        {"name": "x", "columns": [{"name": "id", "type": "long"}], "flush": {"rows_max": 0}},
         [],
     ],
 )
@@ -175,6 +180,7 @@ def test_a_flush_waits_until_the_rows_are_in_the_table(service: Serving) -> None
     early = service.client.post("/v1/topics/events/flush?timeout_ms=50")
     assert early.status_code == 503
     assert early.json()["context"] == {"committed": "0", "wanted": "2"}
+    assert list(service.intake.state.flush_requests().values()) == [2]
     threading.Timer(0.3, publish, [service, 2]).start()
     flushed = service.client.post("/v1/topics/events/flush?timeout_ms=20000")
     assert flushed.status_code == 200

@@ -249,6 +249,7 @@ def test_flush_says_how_far_it_came_when_nobody_commits(intake: Intake) -> None:
 def test_flush_of_a_topic_without_rows_returns_at_once(intake: Intake) -> None:
     intake.create_topic(ORDERS, TopicSpec(schema={"id": "long"}))
     assert intake.flush(ORDERS, 0) == (0, 0, 0)
+    assert intake.state.flush_requests() == {}
 
 
 def test_committed_rows_leave_the_log(make_settings: MakeSettings) -> None:

@@ -66,11 +66,15 @@ def schema_file(data: Path, **changes: Any) -> str:
 def test_a_topic_is_made_listed_described_changed_and_deleted(
     command: Calve, data: Path, where: str
 ) -> None:
-    made = command("topic", "create", "orders", "--schema", schema_file(data), "--retention", "30d")
+    made = command(
+        *("topic", "create", "orders", "--schema", schema_file(data), "--retention", "30d"),
+        *("--flush-rows", "100", "--flush-interval-ms", "50"),
+    )
     assert made.code == 0, made.err
     assert where in made.err
     assert "day(at)" in made.out
     assert "30d" in made.out
+    assert "rows_max 100, interval_ms 50" in made.out
     described = command("topic", "describe", "orders", "--json").json()
     assert described["name"] == "orders"
     assert described["partition_by"] == ["day(at)"]
@@ -84,7 +88,11 @@ def test_a_topic_is_made_listed_described_changed_and_deleted(
     changed = command(
         *("topic", "alter", "orders", "--on-unknown-column", "dead-letter", "--retention"),
         *("forever", "--add-column", "email string", "--rename-column", "tags=labels", "--json"),
+        *("--flush-rows", "default", "--freshness-ms", "900", "--flush-bytes", "5000"),
     ).json()
+    assert changed["flush"] == {
+        "rows_max": None, "bytes_max": 5000, "interval_ms": 50, "freshness_ms": 900,
+    }  # fmt: skip
     assert changed["on_unknown_column"] == "dead_letter"
     assert changed["retention_seconds"] is None
     assert [c["name"] for c in changed["columns"]] == ["id", "at", "labels", "email"]
@@ -138,6 +146,8 @@ def test_topics_of_messages_have_columns_of_their_own(
         (("create", "Orders", "--messages"), 3),
         (("create", "../orders", "--messages"), 3),
         (("create", "orders", "--messages", "--retention", "soon"), 2),
+        (("create", "orders", "--messages", "--flush-rows", "0"), 2),
+        (("create", "orders", "--messages", "--flush-rows", "few"), 2),
         (("create", "orders", "--messages", "--retention", "0d"), 2),
         (("create", "orders", "--schema", "missing.json"), 4),
         (("create", "orders", "--messages", "--property", "calve.x=1"), 3),

@@ -43,13 +43,15 @@ NAMED_BY_LIBRARIES = {
 }
 NAMED_BY_USERS = {"get_current_snapshot", "get_topic_stats"}
 # A commit asks the table what happened, whatever the exception was. The log's two act for many
-# callers at once: what is wrong with one must not reach the others. Nor must a user's callback.
+# callers at once: what is wrong with one must not reach the others. Nor must a user's callback,
+# nor one topic of a pipeline's.
 # A Spark task answers for each of its pieces.
 BROAD = {
     "pipeline/task.py",
     *("client/delivery.py", "ingest/http/app.py"),
     *("cli/main.py", "tables/outcome.py", "tables/translate.py"),
     *("wal/group.py", "wal/pending.py"),
+    *("pipeline/crew.py",),
 }
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from calve.errors import Conflict
 from calve.service.announcement import Addresses, Announcement, running_service
-from calve.service.supervisor import Backoff
+from calve.service.role import Backoff
 from tests.conftest import MakeSettings
 
 AT = Addresses(flight="grpc://127.0.0.1:8815", http="http://[::1]:8080")

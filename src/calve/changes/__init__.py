@@ -6,7 +6,7 @@ it, so that the result is as if one had come after the other.
 """
 
 from calve.changes.change import Change
-from calve.changes.delete import delete_rows
+from calve.changes.delete import delete_offsets, delete_rows
 from calve.changes.insert import insert_rows
 from calve.changes.update import Expression, update_rows
 from calve.changes.upsert import upsert_rows
@@ -15,6 +15,7 @@ from calve.changes.with_spark import delete_with_spark, update_with_spark, upser
 __all__ = [
     "Change",
     "Expression",
+    "delete_offsets",
     "delete_rows",
     "delete_with_spark",
     "insert_rows",

@@ -66,6 +66,7 @@ class FileChanges:
     updated_rows: int = 0
     deleted_rows: int = 0
     removals: Removals = field(default_factory=Removals)
+    properties: dict[str, str] = field(default_factory=dict)  # that the table gets with it
 
     def replace(self, file: DataFile, result: FileResult) -> None:
         """Have what became of a file take its place."""
@@ -120,9 +121,10 @@ class Rewrite:
         def attempt() -> Committed:
             nonlocal changes
             changes = plan()
-            if not changes.removed and not changes.added:
+            if not (changes.removed or changes.added or changes.properties):
                 raise _NothingToDo
-            edit = Edit(changes.added, changes.removed, {"calve.operation": self._operation_id})
+            summary = {"calve.operation": self._operation_id}
+            edit = Edit(changes.added, changes.removed, summary, changes.properties)
             branch = self._commit.branch
             return self._commit.attempt(
                 with_record(self.table, edit, changes.removals, branch=branch)

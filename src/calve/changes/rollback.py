@@ -16,7 +16,7 @@ from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.model import TableName
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
-from calve.tables.feeding import feeding_topic
+from calve.tables.feeding import feeding_topic, holds_dead_letters
 from calve.tables.offset_scan import offset_change
 from calve.tables.positions import Position, committed_positions, position_property
 from calve.tables.reached import is_on_line, reached_offset, reached_summary
@@ -43,6 +43,11 @@ def roll_back_fed(
     if feeding_topic(table) is None:
         raise InvalidRequest(
             "no topic feeds the table: there is nothing to replay", hint="roll back without replay"
+        )
+    if replay_from is not None and holds_dead_letters(table):
+        raise InvalidRequest(
+            "dead letters do not come from the log again once they are in their table",
+            hint="roll back without replay; `calve dead-letter replay` sends those that are left",
         )
     commit = TableCommit(table)
 

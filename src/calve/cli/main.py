@@ -92,10 +92,17 @@ TOPIC: Final = {
     "list": Entry("topic", "list_topics", "List the topics."),
     "verify": Entry("verify", "verify", "Prove that each offset of a topic is in its table once."),
 }
+PIPELINE: Final = {
+    "pause": Entry("pipeline", "pause", "Leave a topic alone, or all of them."),
+    "resume": Entry("pipeline", "resume", "Go on with a topic, or with all of them."),
+    "skip": Entry("pipeline", "skip", "Send rows that do not get into their table aside."),
+    "status": Entry("pipeline", "status", "Show how far tables are behind the log."),
+}
 CALVE: Final[dict[str, Entry | Noun]] = {
     "branch": Noun(BRANCH, "Write to a table without anybody seeing it, then publish."),
     "config": Entry("config", "config", "Write, show and check the configuration."),
     "doctor": Entry("doctor", "doctor", "Check everything that Calve needs on this machine."),
+    "pipeline": Noun(PIPELINE, "Watch and direct what brings rows to tables."),
     "produce": Entry("produce", "produce", "Send rows to a topic."),
     "setup": Entry("setup", "setup", "Fetch what the installed parts need, once."),
     "sql": Entry("query", "sql", "Ask in SQL, over all tables of the lake."),

@@ -118,7 +118,7 @@ class _TopicsOfLake:
     def _done(
         self, action: str, topic: str, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        from calve.service.survey import require_lake
+        from calve.service.directing import require_lake
 
         require_lake(self._settings)
         return self._made(action, topic, body or {})

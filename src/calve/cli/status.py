@@ -14,7 +14,8 @@ from calve.errors import Unavailable
 from calve.service.survey import Gravity, LakeStatus, survey
 
 if TYPE_CHECKING:
-    from calve.service.survey import LogStatus
+    from calve.service.survey import LogStatus, TopicStatus
+    from calve.topics.lag import PipelineStatus
 
 _MARKS = {Gravity.FAILED: "FAIL", Gravity.WARNING: "warn", Gravity.NOTE: "note"}
 _TOPICS_SHOWN = 20
@@ -44,6 +45,7 @@ def _plain(found: LakeStatus) -> dict[str, Any]:
         "service": msgspec.to_builtins(found.service),
         "log": asdict(found.log) if found.log else None,
         "topics": [asdict(each) | {"lag": each.lag} for each in found.topics],
+        "pipeline": msgspec.to_builtins(found.pipeline),
     }
 
 
@@ -58,17 +60,40 @@ def _print(found: LakeStatus) -> None:
         click.echo(f"      {service.addresses.http}  {service.addresses.flight}")
     if found.log is not None:
         click.echo(_log_line(found.log))
+    if found.pipeline is not None:
+        click.echo(_pipeline_line(found.pipeline))
     if found.topics:
         click.echo()
+        ages = _ages(found.pipeline)
         print_table(
-            ("TOPIC", "FIRST", "DURABLE", "COMMITTED", "LAG"),
+            ("TOPIC", "FIRST", "DURABLE", "COMMITTED", "LAG", "SECONDS"),
             [
-                (each.topic, each.first, each.durable, each.committed, each.lag)
+                (*_offsets(each), ages.get((each.topic, each.partition), ""))
                 for each in found.topics[:_TOPICS_SHOWN]
             ],
         )
     if len(found.topics) > _TOPICS_SHOWN:
         say(f"and {len(found.topics) - _TOPICS_SHOWN:,} more: `calve topic list` shows them all")
+
+
+def _offsets(each: TopicStatus) -> tuple[str, int, int, int, int]:
+    return (each.topic, each.first, each.durable, each.committed, each.lag)
+
+
+def _ages(pipeline: PipelineStatus | None) -> dict[tuple[str, int], str]:
+    """How old the oldest row is that waits, of each partition."""
+    partitions = pipeline.partitions if pipeline else []
+    return {
+        (each.topic, each.partition): f"{each.lag_seconds:,.1f}"
+        for each in partitions
+        if each.lag_seconds is not None
+    }
+
+
+def _pipeline_line(pipeline: PipelineStatus) -> str:
+    owner = f"runs, by {pipeline.owner}" if pipeline.is_running else "does not run"
+    waiting = sum(each.lag_rows for each in pipeline.partitions)
+    return f"pipe  the pipeline {owner}; {waiting:,} rows wait for their tables"
 
 
 def _log_line(log: LogStatus) -> str:

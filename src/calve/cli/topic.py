@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 import msgspec
@@ -14,6 +16,7 @@ from calve.cli.options import Call, common_options
 from calve.cli.output import print_json, print_table, say
 from calve.cli.place import server_option, topics_at
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION: Final = re.compile(r"(\d+)\s*([smhdw])", re.ASCII)
 _FOREVER: Final = "forever"
@@ -34,6 +37,49 @@ _BAD = click.option(
     type=click.Choice(["refuse", "dead-letter"]),
     help="What becomes of rows that do not fit; refuse, if left out.",
 )
+_DEFAULT: Final = "default"
+
+
+class _Bound(click.ParamType[int | str]):
+    """A number above 0, or the word for what the pipeline's settings say."""
+
+    name = "N"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        if value == _DEFAULT:
+            return _DEFAULT
+        return click.IntRange(min=1).convert(value, param, ctx)
+
+
+_FLUSHES: Final = {
+    "flush_rows": ("rows_max", "Write rows to the table when so many wait."),
+    "flush_bytes": ("bytes_max", "Write rows to the table when so many bytes of them wait."),
+    "flush_interval_ms": ("interval_ms", "Write rows to the table when they are so old."),
+    "freshness_ms": ("freshness_ms", "How old rows may become where few come in."),
+}
+
+
+def _flushing(command: _F) -> _F:
+    """Give a command the options that say when rows go to the table, as a dict `flush`."""
+
+    @functools.wraps(command)
+    def gathered(*arguments: Any, **options: Any) -> Any:
+        given = {key: options.pop(option) for option, (key, _) in _FLUSHES.items()}
+        flush = {key: value for key, value in given.items() if value is not None}
+        return command(
+            *arguments,
+            flush={key: None if value == _DEFAULT else value for key, value in flush.items()},
+            **options,
+        )
+
+    for option, (_, meaning) in reversed(_FLUSHES.items()):
+        name = "--" + option.replace("_", "-")
+        gathered = click.option(name, option, type=_Bound(), help=meaning)(gathered)
+    return gathered  # type: ignore[return-value]
+
+
 _PROPERTY = click.option(
     "--property", "properties", metavar="KEY=VALUE", multiple=True, help="A property of the table."
 )
@@ -56,6 +102,7 @@ _PROPERTY = click.option(
 @_RETENTION
 @_UNKNOWN
 @_BAD
+@_flushing
 @server_option
 @common_options
 def create(
@@ -73,6 +120,7 @@ def create(
     retention: str | None,
     on_unknown_column: str | None,
     on_bad_row: str | None,
+    flush: dict[str, int | None],
 ) -> None:
     """Make a topic, or find it if it is there and the same was asked for.
 
@@ -95,6 +143,7 @@ def create(
         "retention_seconds": _seconds(retention),
         "on_unknown_column": _word(on_unknown_column),
         "on_bad_row": _word(on_bad_row) or "refuse",
+        "flush": flush,
     }
     with topics_at(call, server) as topics:
         _print(call, topics.create(topic, _with_schema(spec, schema)))
@@ -149,6 +198,7 @@ def describe(call: Call, topic: str, *, server: str | None) -> None:
 @_RETENTION
 @_UNKNOWN
 @_BAD
+@_flushing
 @click.option(
     "--new-log",
     is_flag=True,
@@ -169,6 +219,7 @@ def alter(
     retention: str | None,
     on_unknown_column: str | None,
     on_bad_row: str | None,
+    flush: dict[str, int | None],
     new_log: bool,
     yes: bool,
 ) -> None:
@@ -184,6 +235,7 @@ def alter(
         "on_unknown_column": _word(on_unknown_column),
         "on_bad_row": _word(on_bad_row),
         "properties": dict(_pair(text, "--property") for text in properties),
+        "flush": flush,
         "add_columns": dict(_column(text) for text in added) or None,
         "drop_columns": dropped,
         "rename_columns": dict(_pair(text, "--rename-column") for text in renamed),
@@ -282,15 +334,22 @@ def _print(call: Call, topic: dict[str, Any]) -> None:
         "retention": _duration(topic["retention_seconds"]),
         "unknown columns": topic["on_unknown_column"],
         "bad rows": topic["on_bad_row"],
+        "flush": _flush_line(topic["flush"]),
         "offsets": _offsets_line(topic),
     }
-    rows = [(name, value) for name, value in about.items() if name != "offsets" or value]
+    optional = ("flush", "offsets")
+    rows = [(name, value) for name, value in about.items() if name not in optional or value]
     print_table(("ABOUT", topic["name"]), rows)
 
 
 def _offsets(topic: dict[str, Any]) -> dict[str, int]:
     offsets: dict[str, int] = topic["offsets"]
     return {name: offsets[name] for name in ("first", "durable", "committed")}
+
+
+def _flush_line(bounds: dict[str, int | None]) -> str | None:
+    given = {key: value for key, value in bounds.items() if value is not None}
+    return ", ".join(f"{key} {value:,}" for key, value in given.items()) or None
 
 
 def _offsets_line(topic: dict[str, Any]) -> str | None:

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -15,7 +15,7 @@ from calve.cli.options import Call, common_options
 from calve.cli.output import print_json_line, say
 from calve.errors import EXIT_INTERRUPTED, MissingPart
 from calve.service.orders import Order
-from calve.service.supervisor import Supervisor
+from calve.service.supervisor import RoleName, Supervisor
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -24,33 +24,38 @@ if TYPE_CHECKING:
     from calve.settings import Settings
 
 
+_ROLES: Final[tuple[RoleName, ...]] = ("ingest", "pipeline")
+
+
 @click.command()
 @click.option(
     "--only",
     type=click.Choice(["ingest", "pipeline", "console"]),
-    help="Run this part alone; all that there are, if left out.",
+    help="Run this part alone; ingest and pipeline, if left out.",
 )
 @click.option("--demo", is_flag=True, help="Also send sample rows to a topic called demo.")
 @common_options
 def up(call: Call, *, only: str | None, demo: bool) -> int:
-    """Run the service: rows are taken in over Flight and HTTP, and kept in the log.
+    """Run the service: rows are taken in over Flight and HTTP, and brought to their tables.
 
-    The lake is made if it is new. Ctrl-C has the service answer what it has accepted, and stops
-    it; a second Ctrl-C ends it at once. A process of the service that dies is started again. With
-    --json the addresses are printed as one line once it is ready.
+    The lake is made if it is new. Ctrl-C has the service answer what it has accepted, bring it to
+    the tables for a while, and stops it; a second Ctrl-C ends it at once. A process of the service
+    that dies is started again. With --json the addresses are printed as one line once it is ready.
 
     \b
     Example: calve up
+    Example: calve up --only pipeline
     Example: calve up --set ingest.http_port=0 --set ingest.flight_port=0 --json
     """
-    if only in {"pipeline", "console"}:
-        raise MissingPart(
-            f"this version has no {only} yet", hint="`calve up` runs what there is: ingest"
-        )
+    if only == "console":
+        raise MissingPart("this version has no console yet", hint="`calve up` runs what there is")
+    if only == "pipeline" and demo:
+        raise click.UsageError("--demo needs ingest, which takes its rows")
     settings = call.settings()
-    supervisor = Supervisor(settings, _order(call, settings), say=say)
+    roles = _ROLES if only is None else [role for role in _ROLES if role == only]
+    supervisor = Supervisor(settings, _order(call, settings), roles=roles, say=say)
     with _stopping(supervisor) as asked, supervisor:
-        addresses = supervisor.addresses
+        addresses = supervisor.addresses if "ingest" in roles else None
         _print(call, settings, addresses)
         with _traffic(addresses, demo=demo):
             supervisor.run()
@@ -82,8 +87,8 @@ def _order(call: Call, settings: Settings) -> Order:
     return Order(config=call.config, flags=flags)
 
 
-def _traffic(addresses: Addresses, *, demo: bool) -> AbstractContextManager[None]:
-    if not demo:
+def _traffic(addresses: Addresses | None, *, demo: bool) -> AbstractContextManager[None]:
+    if not demo or addresses is None:
         return nullcontext()
     from calve.cli.demo import TOPIC, demo_traffic
 
@@ -91,9 +96,12 @@ def _traffic(addresses: Addresses, *, demo: bool) -> AbstractContextManager[None
     return demo_traffic(addresses.flight)
 
 
-def _print(call: Call, settings: Settings, addresses: Addresses) -> None:
+def _print(call: Call, settings: Settings, addresses: Addresses | None) -> None:
     if call.as_json:
-        print_json_line(msgspec.to_builtins(addresses))
+        print_json_line({} if addresses is None else msgspec.to_builtins(addresses))
+        return
+    if addresses is None:
+        say(f"The pipeline of the lake in {settings.data} is ready. Ctrl-C stops it.")
         return
     click.echo(f"Flight  {addresses.flight}")
     click.echo(f"HTTP    {addresses.http}")

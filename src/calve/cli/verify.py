@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -13,6 +14,11 @@ from calve.cli.output import print_json, print_table, say
 from calve.errors import Corruption
 from calve.maintenance.verification import PartitionReport, Verification
 from calve.tables.ranges import Range
+
+_COLUMNS: Final = (
+    "PARTITION", "COMMITTED", "ROWS", "DEAD LETTERS",
+    "MISSING", "DOUBLED", "BEYOND", "REMOVED", "LOST",
+)  # fmt: skip
 
 
 @click.command()
@@ -27,7 +33,7 @@ from calve.tables.ranges import Range
 @click.option("--orphans", is_flag=True, help="List data files that no snapshot refers to.")
 @common_options
 def verify(call: Call, topic: str, *, log: Path | None, orphans: bool) -> int:
-    """Prove that each offset of a topic is in its table once.
+    """Prove that each offset of a topic is in its table once, or among its dead letters.
 
     Tells what is missing or doubled from what was removed on purpose, and by which snapshot, and
     from known loss. Ends with exit code 7 if there is a defect. Others may go on writing.
@@ -47,7 +53,7 @@ def verify(call: Call, topic: str, *, log: Path | None, orphans: bool) -> int:
 def _print(found: Verification) -> None:
     if found.partitions:
         print_table(
-            ("PARTITION", "COMMITTED", "ROWS", "MISSING", "DOUBLED", "BEYOND", "REMOVED", "LOST"),
+            _COLUMNS,
             [_counts(each) for each in found.partitions],
         )
     ranges = [row for each in found.partitions for row in _ranges(each)]
@@ -64,14 +70,18 @@ def _print(found: Verification) -> None:
         say(f"problem: {problem}")
     if found.unnumbered_rows:
         say(f"{found.unnumbered_rows:,} rows have no offset: they were inserted by hand")
+    if found.pending_dead_letters:
+        say(f"{found.pending_dead_letters:,} dead letters are not in their table yet")
     said = "every offset is there once, or removed on purpose" if found.is_sound else "NOT SOUND"
-    say(f"{found.topic}: {said} ({found.rows:,} rows, snapshot {found.snapshot_id})")
+    aside = f" and {found.dead_letters:,} dead letters" if found.dead_letters else ""
+    say(f"{found.topic}: {said} ({found.rows:,} rows{aside}, snapshot {found.snapshot_id})")
 
 
 def _counts(report: PartitionReport) -> tuple[object, ...]:
     listed = (report.missing, report.doubled, report.beyond, report.removed, report.known_loss)
     counts = (f"{sum(each.count for each in ranges):,}" for ranges in listed)
-    return (report.partition, f"{report.committed:,}", f"{report.rows:,}", *counts)
+    kept = (report.committed, report.rows, report.dead_letters)
+    return (report.partition, *(f"{each:,}" for each in kept), *counts)
 
 
 def _ranges(report: PartitionReport) -> Iterator[tuple[object, ...]]:

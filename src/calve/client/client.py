@@ -16,6 +16,7 @@ from calve.client.buffer import Buffer
 from calve.client.delivery import Delivery
 from calve.client.link import Link
 from calve.client.pieces import Piece, size_of, whole
+from calve.client.pipeline import ClientPipeline
 from calve.client.sender import SenderOptions, TopicSender
 from calve.errors import CalveError, InvalidRequest, Unavailable
 from calve.model import TableName
@@ -154,6 +155,11 @@ class Client:
         """Counts and offsets of a topic."""
         return self._ask("stats", topic)
 
+    @property
+    def pipeline(self) -> ClientPipeline:
+        """What brings rows to tables, to be watched and directed."""
+        return ClientPipeline(self._act, self._ask)
+
     def topics(self) -> list[str]:
         """The names of all topics."""
         self._require_open()
@@ -183,13 +189,13 @@ class Client:
             sender.join(_END_SECONDS)
         self._link.close()
 
-    def _act(self, action: str, topic: str, **rest: Any) -> dict[str, Any]:
+    def _act(self, action: str, topic: str | None, **rest: Any) -> dict[str, Any]:
         self._require_open()
         answer: dict[str, Any] = self._link.act(action, {"topic": topic, **rest})
         return answer
 
-    def _ask(self, action: str, topic: str) -> dict[str, Any]:
-        """What changes nothing is asked again, until a service that restarts is back."""
+    def _ask(self, action: str, topic: str | None) -> dict[str, Any]:
+        """What may as well be asked twice is asked again, until a service that restarts is back."""
         deadline = time.monotonic() + self._options.patience_seconds(self._link)
         while True:
             try:

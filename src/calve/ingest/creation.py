@@ -37,7 +37,7 @@ class TopicCreation:
         self._catalog: LakeCatalog | None = None
 
     def create(self, name: TableName, spec: TopicSpec) -> Topic:
-        table = self.table(name)
+        table = self.table(name.by_user())
         if spec.bind_table:
             return self._registry.add(self._bound(name, spec, table))
         topic = define_topic(name, spec, now=self._clock.now())
@@ -65,12 +65,17 @@ class TopicCreation:
         position = committed_positions(table).get(partition) if table else None
         return position.offset if position else None
 
-    def table(self, name: TableName) -> Table | None:
+    @property
+    def catalog(self) -> LakeCatalog:
+        """Opened at the first call."""
         with self._lock:
             if self._catalog is None:
                 self._catalog = LakeCatalog(self._settings)
+            return self._catalog
+
+    def table(self, name: TableName) -> Table | None:
         try:
-            return self._catalog.load_table(name)
+            return self.catalog.load_table(name)
         except NotFound:
             return None
 

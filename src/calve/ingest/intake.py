@@ -24,6 +24,7 @@ from calve.ingest.prepare import bytes_of, parts_of, prepare
 from calve.ingest.readers import ReaderPool
 from calve.ingest.refusals import as_refusal
 from calve.state import open_state
+from calve.topics.control import PipelineControl
 from calve.topics.registry import TopicRegistry
 from calve.wal import Log, LogOptions
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from calve.model import TableName
     from calve.settings import Settings
     from calve.state import State
+    from calve.tables.catalog import LakeCatalog
     from calve.topics.topic import Topic, TopicChange, TopicSpec
     from calve.wal import Entry, PendingAppend, Stream
     from calve.wal.payload import Part
@@ -114,9 +116,19 @@ class Intake:
         return self._state
 
     @property
+    def catalog(self) -> LakeCatalog:
+        """The lake's; opened at the first call."""
+        return self._creation.catalog
+
+    @property
     def problems(self) -> Mapping[TableName, CalveError]:
         """Topics that do not go on here, and why; as they were found at the opening."""
         return dict(self._problems)
+
+    @property
+    def pipeline(self) -> PipelineControl:
+        """The pipeline, to be watched and directed from here."""
+        return PipelineControl(self._state, self._readers.reader, clock=self._clock)
 
     def create_topic(self, name: TableName, spec: TopicSpec, *, adopt: bool = False) -> Topic:
         """Make a topic; the same request again finds it. Its stream begins where its table ends.
@@ -254,7 +266,7 @@ class Intake:
         Unavailable after the time-out, with how far it is.
         """
         attached = self._attachments.attach(name)
-        wanted = self.acknowledged_end(name)
+        wanted = self.request_flush(name)
         deadline = self._clock.monotonic() + timeout_seconds
         pause = _POLL_SECONDS_MIN
         while (committed := self._committed(attached)) < wanted:
@@ -266,14 +278,20 @@ class Intake:
             pause = min(2 * pause, _POLL_SECONDS_MAX)
         return self.offsets(name)
 
-    def acknowledged_end(self, name: TableName) -> int:
-        """The end of all rows that were acknowledged before the call: what a flush waits for."""
-        self._attachments.attach(name)
+    def request_flush(self, name: TableName) -> int:
+        """Have the pipeline bring what was acknowledged before the call to the table, at once.
+
+        Returns the end of it: what a flush waits for.
+        """
+        attached = self._attachments.attach(name)
         try:
             self.log.flush()
         except Fenced as error:
             raise as_refusal(error) from error
-        return self.offsets(name).durable
+        wanted = self.offsets(name).durable
+        if wanted > attached.stream.first_offset:
+            self._state.request_flush(attached.topic.id, self.partition, wanted)
+        return wanted
 
     def topic(self, name: TableName) -> Topic | None:
         """The topic as it is known here, at the cost of one look-up once rows of it came in."""

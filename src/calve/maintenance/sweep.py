@@ -1,14 +1,18 @@
-"""Reads the offsets of a whole snapshot, several files at a time, in the order of their offsets."""
+"""Reads the offsets of a whole snapshot, several files at a time, in the order of their offsets.
+
+Those of dead letters are counted with them: together they are every offset once.
+"""
 
 from __future__ import annotations
 
+import heapq
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 
 _WORKERS_MAX: Final = 4
 _PROBLEMS_MAX: Final = 100
+NOTHING: Final = Removals()
 
 
 class PartitionCount:
@@ -33,6 +38,7 @@ class PartitionCount:
     def __init__(self, end: int, recorded: Ranges) -> None:
         self.end = end
         self.rows = 0
+        self.dead_letters = 0
         self.beyond = Ranges()
         self.doubled = Ranges()
         self.gaps = Gaps(recorded)
@@ -40,6 +46,15 @@ class PartitionCount:
 
     def add(self, offsets: NDArray[np.int64]) -> None:
         self.rows += len(offsets)
+        self._cover(offsets)
+
+    def add_dead_letters(self, offsets: NDArray[np.int64], end: int) -> None:
+        """Count dead letters, which should lie before `end`: their table may be read later."""
+        newer = np.searchsorted(offsets, (self.end, max(self.end, end)))
+        self.dead_letters += int(newer[0])
+        self._cover(np.concatenate((offsets[: newer[0]], offsets[newer[1] :])))
+
+    def _cover(self, offsets: NDArray[np.int64]) -> None:
         start, stop = np.searchsorted(offsets, (self._coverage.settled, self.end))
         # What lies before what is settled was noticed as lying outside the bounds of its file.
         outside = [offsets[: np.searchsorted(offsets, 0)], offsets[stop:]]
@@ -68,28 +83,50 @@ class Sweep:
     problems: list[str] = field(default_factory=list)
 
 
-def sweep(table: Table, snapshot_id: int | None, ends: Mapping[int, int]) -> Sweep:
-    """Count every offset of a snapshot; `ends` are the committed offsets of the partitions."""
-    return _Sweeper(table, ends).run(offset_files(table, snapshot_id))
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Files with rows of a topic, or with dead letters, which should lie before `letter_ends`."""
+
+    table: Table
+    files: Sequence[OffsetFile]
+    letter_ends: Mapping[int, int] | None = None
+
+
+def sweep(
+    table: Table,
+    snapshot_id: int | None,
+    ends: Mapping[int, int],
+    letters: Sequence[Source] = (),
+    discarded: Removals = NOTHING,
+) -> Sweep:
+    """Count every offset of a snapshot; `ends` are the committed offsets of the partitions.
+
+    `discarded` are those that were removed from the dead letters on purpose.
+    """
+    recorded = Removals.parse(table.properties)
+    for partition, end in ends.items():
+        before = discarded.ranges(partition).below(end)
+        recorded = recorded.merged(Removals({partition: before}))
+    rows = Source(table, offset_files(table, snapshot_id))
+    return _Sweeper(recorded, ends).run([rows, *letters])
 
 
 class _Sweeper:
-    def __init__(self, table: Table, ends: Mapping[int, int]) -> None:
-        self._table = table
-        self._removals = Removals.parse(table.properties)
+    def __init__(self, recorded: Removals, ends: Mapping[int, int]) -> None:
+        self._recorded = recorded
         self._lock = threading.Lock()
         self._found = Sweep({each: self._partition(each, end) for each, end in ends.items()})
 
-    def run(self, files: list[OffsetFile]) -> Sweep:
+    def run(self, sources: Sequence[Source]) -> Sweep:
         workers = max(1, min(os.cpu_count() or 1, _WORKERS_MAX))
         running: deque[tuple[OffsetFile, Future[None]]] = deque()
         with ThreadPoolExecutor(workers, thread_name_prefix="calve-verify") as pool:
             try:
-                for file, reader in self._readers(files):
+                for part in heapq.merge(*map(_parts, sources), key=_first):
                     if len(running) >= 2 * workers:
                         running.popleft()[1].result()
                         self._settle(running[0][0])
-                    running.append((file, pool.submit(self._count, file, reader)))
+                    running.append((part.file, pool.submit(self._count, part)))
                 for _, future in running:
                     future.result()
             finally:
@@ -98,19 +135,18 @@ class _Sweeper:
             partition.close()
         return self._found
 
-    def _readers(self, files: list[OffsetFile]) -> Iterator[tuple[OffsetFile, OffsetReader]]:
-        for group in grouped(files):
-            reader = OffsetReader(self._table, group)
-            for file in group:
-                yield file, reader
-
-    def _count(self, file: OffsetFile, reader: OffsetReader) -> None:
-        for piece in reader.pieces(file):
+    def _count(self, part: _Part) -> None:
+        for piece in part.reader.pieces(part.file):
             with self._lock:
-                self._found.unnumbered_rows += piece.unnumbered
                 for number, offsets in piece.offsets.items():
-                    self._check_bounds(file, offsets)
-                    self._at(number).add(offsets)
+                    self._check_bounds(part.file, offsets)
+                    if part.letter_ends is None:
+                        self._at(number).add(offsets)
+                    else:
+                        end = part.letter_ends.get(number, 0)
+                        self._at(number).add_dead_letters(offsets, end)
+                if part.letter_ends is None:
+                    self._found.unnumbered_rows += piece.unnumbered
 
     def _check_bounds(self, file: OffsetFile, offsets: NDArray[np.int64]) -> None:
         """Readers leave out a file by what its manifest says: that must be true."""
@@ -139,4 +175,21 @@ class _Sweeper:
         return found
 
     def _partition(self, number: int, end: int) -> PartitionCount:
-        return PartitionCount(end, self._removals.ranges(number))
+        return PartitionCount(end, self._recorded.ranges(number))
+
+
+class _Part(NamedTuple):
+    file: OffsetFile
+    reader: OffsetReader
+    letter_ends: Mapping[int, int] | None
+
+
+def _parts(source: Source) -> Iterator[_Part]:
+    for group in grouped(source.files):
+        reader = OffsetReader(source.table, group)
+        for file in group:
+            yield _Part(file, reader, source.letter_ends)
+
+
+def _first(part: _Part) -> int:
+    return -1 if part.file.first is None else part.file.first

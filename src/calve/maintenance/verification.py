@@ -29,8 +29,9 @@ class LogState:
 class PartitionReport:
     """One partition: every offset below the committed one is there once, or is told of here.
 
-    `rows` counts those with an offset. `missing`, `doubled` and `beyond` are defects; `removed` and
-    `known_loss` are not. `returned` counts offsets that are recorded as removed and are there.
+    `rows` counts those with an offset, `dead_letters` those that were set aside. `missing`,
+    `doubled` and `beyond` are defects; `removed` and `known_loss` are not. `returned` counts
+    offsets that are recorded as removed and are there.
     """
 
     partition: int
@@ -45,6 +46,7 @@ class PartitionReport:
     returned: int
     log: LogState | None
     problems: tuple[str, ...]
+    dead_letters: int = 0
 
     @property
     def is_sound(self) -> bool:
@@ -63,7 +65,11 @@ class OrphanFile:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """A topic's table at one snapshot. `unnumbered_rows` were inserted by hand."""
+    """A topic's table at one snapshot. `unnumbered_rows` were inserted by hand.
+
+    `dead_letters` are the rows that were set aside, `pending_dead_letters` those among them that
+    are not in the table of dead letters yet.
+    """
 
     topic: str
     table: str
@@ -74,3 +80,5 @@ class Verification:
     partitions: tuple[PartitionReport, ...]
     problems: tuple[str, ...]
     orphans: tuple[OrphanFile, ...] | None = None
+    dead_letters: int = 0
+    pending_dead_letters: int = 0

@@ -1,20 +1,22 @@
-"""The auditor: proves from table and log that each offset of a topic is there once.
+"""The auditor: proves from tables and log that each offset of a topic is there once.
 
-It looks at one snapshot, with the properties that belong to it, while others go on committing; if
-it expires meanwhile, at the newest one instead. What is not there must have been removed on
-purpose, by a record or by a snapshot that is kept, or be known as lost to the log, or to the table
-from it; all else is missing, which is a defect. It changes nothing.
+An offset is in the topic's table or among its dead letters. The auditor looks at one
+snapshot of each, with the properties that belong to it, while others go on committing; if it
+expires meanwhile, at the newest one instead. What is in neither must have been removed on purpose,
+by a record or by a snapshot that is kept, or be known as lost to the log, or to the table from it;
+all else is missing, and what is in both is doubled: defects. It changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from calve.errors import CalveError, Conflict
+from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.maintenance.log_check import TopicLog, opened_log
+from calve.maintenance.set_aside import SetAside
 from calve.maintenance.sweep import PartitionCount, Sweep, sweep
 from calve.maintenance.verification import (
     LogState,
@@ -25,7 +27,8 @@ from calve.maintenance.verification import (
 )
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
-from calve.tables.feeding import require_topic
+from calve.tables.dead_letters import files_named_by, find_dead_letter_table
+from calve.tables.feeding import feeding_topic, require_topic
 from calve.tables.losses import known_losses
 from calve.tables.orphans import data_orphans
 from calve.tables.positions import Position, committed_position, committed_positions
@@ -55,40 +58,67 @@ def verify_topic(
     NotFound if there is no such table or no topic feeds it; InvalidRequest if it has deletes that
     only Spark can read; Conflict if its snapshots expire faster than they can be read.
     """
-    table = catalog.load_table(name)
-    topic = require_topic(table, str(name))
+    table_name = _parsed(name)
+    tables = _Tables(catalog, table_name)
+    topic = require_topic(tables.rows, str(table_name))
     with translating(), opened_log(topic, log, own_log) as in_log:
-        found = _audited(table, in_log, lambda: catalog.load_table(name))
-    orphans = _orphans(catalog.load_table(name)) if with_orphans else None
-    return replace(found, topic=str(topic), table=str(name), orphans=orphans)
+        found = _audited(tables, in_log)
+    orphans = _orphans(_Tables(catalog, table_name)) if with_orphans else None
+    return replace(found, topic=str(topic), table=str(table_name), orphans=orphans)
 
 
-def _audited(table: Table, log: TopicLog | None, reloaded: Callable[[], Table]) -> Verification:
-    """Audit a table, and again as it is now if what it was expires meanwhile."""
+def _parsed(name: TableName | str) -> TableName:
+    parsed = name if isinstance(name, TableName) else TableName.parse(name)
+    if parsed.is_dead_letters:
+        raise InvalidRequest(
+            f"{parsed} is the table of a topic's dead letters",
+            hint="verify the topic: that looks at both of its tables",
+        )
+    return parsed
+
+
+class _Tables:
+    """The two tables of a topic as they are now, that of its rows read first."""
+
+    def __init__(self, catalog: LakeCatalog, name: TableName) -> None:
+        self._catalog = catalog
+        self._name = name
+        self.rows = catalog.load_table(name)
+        topic = feeding_topic(self.rows)
+        self.letters = find_dead_letter_table(catalog, topic) if topic else None
+
+    def again(self) -> _Tables:
+        return _Tables(self._catalog, self._name)
+
+    @property
+    def snapshot_ids(self) -> set[int]:
+        tables = [self.rows, self.letters] if self.letters else [self.rows]
+        return {each.snapshot_id for table in tables for each in table.metadata.snapshots}
+
+
+def _audited(tables: _Tables, log: TopicLog | None) -> Verification:
+    """Audit a topic's tables, and again as they are now if what they were expires meanwhile."""
     for _ in range(_AUDITS_MAX):
         try:
-            return _Audit(table, log, reloaded).run()
+            return _Audit(tables, log).run()
         except (CalveError, OSError):
-            before, table = table, reloaded()
-            if _snapshot_ids(before) <= _snapshot_ids(table):
+            before, tables = tables, tables.again()
+            if before.snapshot_ids <= tables.snapshot_ids:
                 raise
     raise Conflict(
-        f"snapshots of {'.'.join(table.name())} expire while they are read",
+        f"snapshots of {'.'.join(tables.rows.name())} expire while they are read",
         hint="verify it while nobody expires its snapshots",
     )
 
 
-def _snapshot_ids(table: Table) -> set[int]:
-    return {each.snapshot_id for each in table.metadata.snapshots}
-
-
 class _Audit:
-    def __init__(self, table: Table, log: TopicLog | None, reloaded: Callable[[], Table]) -> None:
-        self._table = table
+    def __init__(self, tables: _Tables, log: TopicLog | None) -> None:
+        self._tables = tables
+        self._table = table = tables.rows
         self._log = log
-        self._reloaded = reloaded
         self._positions = committed_positions(table)
         self._removals = Removals.parse(table.properties)
+        self._aside = SetAside.of(table, tables.letters)
 
     def run(self) -> Verification:
         known = {*self._positions, *self._removals.by_partition}
@@ -96,7 +126,10 @@ class _Audit:
         snapshot_id = self._table.metadata.current_snapshot_id
         # Before the table is read, which may take long: the log goes on meanwhile.
         in_log = {each: self._log_state(each) for each in known} if self._log else {}
-        found = sweep(self._table, snapshot_id, {each: self._end(each) for each in known})
+        ends = {each: self._end(each) for each in known}
+        aside = self._aside
+        found = sweep(self._table, snapshot_id, ends, aside.sources, aside.removals)
+        problems = (*found.problems, *aside.problems)
         lost = {each: self._known_loss(each, count) for each, count in found.partitions.items()}
         taken = self._taken_out(found)
         reports = tuple(
@@ -107,11 +140,13 @@ class _Audit:
             topic="",
             table="",
             snapshot_id=snapshot_id,
-            is_sound=not found.problems and all(each.is_sound for each in reports),
+            is_sound=not problems and all(each.is_sound for each in reports),
             rows=found.unnumbered_rows + sum(each.rows for each in reports),
             unnumbered_rows=found.unnumbered_rows,
             partitions=reports,
-            problems=tuple(found.problems),
+            problems=problems,
+            dead_letters=sum(each.dead_letters for each in reports),
+            pending_dead_letters=aside.pending,
         )
 
     def _end(self, partition: int) -> int:
@@ -122,7 +157,7 @@ class _Audit:
         assert self._log is not None
 
         def newest() -> Position | None:
-            return committed_position(self._reloaded(), partition)
+            return committed_position(self._tables.again().rows, partition)
 
         return self._log.check(partition, self._positions.get(partition), newest)
 
@@ -136,16 +171,31 @@ class _Audit:
     def _taken_out(self, found: Sweep) -> dict[int, list[Removed]]:
         """What snapshots took out that nobody recorded; the newest that did is named."""
         by: dict[int, list[Removed]] = {each: [] for each in found.partitions}
-        for snapshot in unrecorded(self._table):
+        for table, snapshot in self._unrecorded():
             spans = Runs.joined([each.gaps.span for each in found.partitions.values()])
             if not len(spans):
                 break
-            for partition, runs in taken_out(self._table, snapshot, spans).items():
+            for partition, runs in taken_out(table, snapshot, spans).items():
                 if partition in found.partitions:
                     hits = found.partitions[partition].gaps.explain(runs)
                     if hits:
                         by[partition].append(Removed((snapshot.id,), hits.ranges))
         return by
+
+    def _unrecorded(self) -> Iterator[tuple[Table, Ancestor]]:
+        letters = self._tables.letters
+        for table in (self._table, letters) if letters is not None else (self._table,):
+            for snapshot in unrecorded(table):
+                yield table, snapshot
+
+    def _recorded(self, partition: int, end: int) -> Ranges:
+        discarded = self._aside.removals.ranges(partition).below(end)
+        return self._removals.ranges(partition).merged(discarded)
+
+    def _recorded_by(self, partition: int) -> list[Removed]:
+        letters = self._tables.letters
+        found = _recorded_by(self._table, partition)
+        return [*found, *_recorded_by(letters, partition)] if letters is not None else found
 
     def _report(
         self,
@@ -155,7 +205,7 @@ class _Audit:
         taken: list[Removed],
         log: LogState | None,
     ) -> PartitionReport:
-        recorded = self._removals.ranges(partition)
+        recorded = self._recorded(partition, count.end)
         removed = count.gaps.removed
         for each in taken:
             removed = removed.merged(Ranges(each.ranges))
@@ -167,11 +217,12 @@ class _Audit:
             doubled=count.doubled.ranges,
             beyond=count.beyond.ranges,
             removed=removed.ranges,
-            removed_by=(*_recorded_by(self._table, partition), *taken),
+            removed_by=(*self._recorded_by(partition), *taken),
             known_loss=lost.ranges,
             returned=max(0, recorded.count - count.gaps.removed.count),
             log=log,
             problems=self._problems(partition),
+            dead_letters=count.dead_letters,
         )
 
     def _problems(self, partition: int) -> tuple[str, ...]:
@@ -202,7 +253,8 @@ def _others(snapshot: Ancestor) -> tuple[int, ...]:
     return tuple(sorted(recorded_ids([(snapshot.id, snapshot.summary)]) - {snapshot.id}))
 
 
-def _orphans(table: Table) -> tuple[OrphanFile, ...]:
-    return tuple(
-        OrphanFile(file.location, file.bytes, file.changed_at) for file in data_orphans(table)
-    )
+def _orphans(tables: _Tables) -> tuple[OrphanFile, ...]:
+    found = data_orphans(tables.rows)
+    if tables.letters is not None:
+        found += data_orphans(tables.letters, needed=files_named_by(tables.rows))
+    return tuple(OrphanFile(file.location, file.bytes, file.changed_at) for file in found)

@@ -57,16 +57,19 @@ class TableRows:
         keeps_unknown = topic.on_unknown_column != "ignore"
         self._rows = LogRows(arrow_schema(schema), place, keeps_unknown=keeps_unknown)
 
-    def of(self, run: list[Entry]) -> Iterator[pa.Table | DeadLetters]:
-        """The rows of a run, each in the one or the other."""
+    def of(self, run: list[Entry], set_aside: str = "") -> Iterator[pa.Table | DeadLetters]:
+        """The rows of a run, each in the one or the other; with a reason to, all set aside."""
         rows = placed(run, self._partition)
         if rows.num_rows < _SMALL_ROWS * len(run):
             rows = rows.combine_chunks()
         if run[0].kind == Kind.REJECTED:
             yield self._letters(rows)
             return
-        plan = self._rows.plan(rows.schema)
+        plan = None if set_aside else self._rows.plan(rows.schema)
         for batch in rows.to_batches():
+            if plan is None:
+                yield from self._refused(Refused(batch, set_aside))
+                continue
             for part in plan.split(batch):
                 if isinstance(part, Refused):
                     yield from self._refused(part)

@@ -38,6 +38,10 @@ DONE: Final = pa.schema([pa.field("done", pa.binary(), nullable=False)])
 _PIECES: Final = msgspec.msgpack.Decoder(Piece)
 
 
+class _NoDeadLetterTable(Exception):
+    """Something has to be set aside, and the driver has made no table for it yet."""
+
+
 class PieceTask:
     """For `mapInArrow` over numbers: each names the pieces that one task works on."""
 
@@ -58,6 +62,8 @@ def work_on(piece: Piece, sources: Sources) -> PieceDone:
     """Write a piece's data files; never raises."""
     try:
         return _PieceWork(piece).done(sources)
+    except _NoDeadLetterTable:
+        return PieceDone(number=piece.number, needs_dead_letters=True)
     except CalveError as error:
         problem = problem_of(error)
     except Exception as error:  # noqa: BLE001
@@ -105,13 +111,15 @@ class _PieceWork:
         self._log_bytes += sum(entry.batch.nbytes for entry in run if entry.batch is not None)
         newest_us = max(entry.ingested_at_us for entry in run)
         self._ingested_until_us = max(self._ingested_until_us, newest_us)
-        for part in rows.of(run):
+        for part in rows.of(run, set_aside=self._piece.set_aside):
             if isinstance(part, DeadLetters):
                 self._set_aside(part)
             else:
                 writer.write(part)
 
     def _set_aside(self, letters: DeadLetters) -> None:
+        if self._piece.dead_letters is None:
+            raise _NoDeadLetterTable
         if self._dead_letters is None:
             self._dead_letters = self._writer(self._piece.dead_letters)
         self._dead_letters.write(letters.rows)

@@ -48,9 +48,10 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     end: int
     table: TableShape
-    dead_letters: TableShape
+    dead_letters: TableShape | None  # None if the topic has no such table yet
     operation_id: str  # with which the names of the data files begin
     file_bytes: int  # how large a data file is meant to become
+    set_aside: str = ""  # why all of its rows become dead letters, if somebody skips them
     log_bytes: int = 0  # about how much of the log it is, as far as the driver knows
 
 
@@ -71,3 +72,4 @@ class PieceDone(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: int = 0
     ingested_until_us: int = 0  # when the newest of the rows was taken in
     problem: Problem | None = None
+    needs_dead_letters: bool = False  # then nothing was written: there is no table for them

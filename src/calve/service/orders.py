@@ -22,7 +22,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A process is ready, or says why it cannot be."""
+    """A process is ready, and says where it listens if it does; or why it cannot go on."""
 
     addresses: Addresses | None = None
     problem: Problem | None = None

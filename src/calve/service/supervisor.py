@@ -1,60 +1,48 @@
-"""Keeps a service's processes running: starts them, starts those that die again, ends them all.
+"""The parent of a service's processes: starts them, starts those that die again, ends them all.
 
 A process that dies is started again after a while, which is longer each time it happens soon
-after, and a little different each time. One that says that somebody has to change something first
-ends the service with that error. All end with the supervisor, also if it is killed.
+after, and a little different each time. The first of them carries the service: it is ready when
+that one is, and ends if that one says that somebody has to change something first. The others
+come and go without it. All end with the supervisor, also if it is killed.
 """
 
 from __future__ import annotations
 
-import random
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
 from calve.clock import Clock, SystemClock
-from calve.errors import EXIT_UNEXPECTED, CalveError, Unavailable
+from calve.errors import CalveError, MissingPart, Unavailable
 from calve.protocol import error_of
 from calve.service.announcement import Addresses, Announcement
-from calve.service.child import Child
-from calve.service.orders import Order, Report
+from calve.service.role import Backoff, Role
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from typing import Self
 
+    from calve.service.child import Child
+    from calve.service.orders import Order, Report
     from calve.settings import Settings
 
-# What a process may end with and be started again: it was killed, met a defect, or something that
-# it needs was out of reach for a moment.
-_PASSING: Final = frozenset({0, EXIT_UNEXPECTED, Unavailable.exit_code})
-_INGEST: Final = "calve.service.ingest"
+RoleName: TypeAlias = Literal["ingest", "pipeline"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
-    """How long to wait before a process that died is started again."""
-
-    initial_seconds: float = 0.2
-    max_seconds: float = 30.0
-    steady_seconds: float = 60.0  # one that ran so long has not failed before
-
-    def delay_seconds(self, failures: int) -> float:
-        longest = min(self.max_seconds, self.initial_seconds * 2.0 ** min(failures - 1, 30))
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311
+# Beyond what a process gets to drain: until its JVM has ended, or has come so far that it can.
+_GRACE_SECONDS: Final = 30.0
 
 
 class Supervisor:
-    """Looks after the ingest process of a lake. A context manager: started, then stopped."""
+    """Looks after the processes of a lake's service. A context manager: started, then stopped."""
 
     def __init__(
         self,
         settings: Settings,
         order: Order,
         *,
+        roles: Sequence[RoleName] = ("ingest",),
         say: Callable[[str], None],
         backoff: Backoff | None = None,
         clock: Clock | None = None,
@@ -63,51 +51,53 @@ class Supervisor:
         self._settings = settings
         self._order = order
         self._say = say
-        self._backoff = backoff or Backoff()
         self._clock = clock or SystemClock()
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._roles = [
+            Role(name, tell=self._told, say=say, backoff=backoff or Backoff(), clock=self._clock)
+            for name in roles
+        ]
         self._announcement: Announcement | None = None
-        self._child: Child | None = None
-        self._ready: Addresses | None = None
+        self._addresses: Addresses | None = None
         self._problem: CalveError | None = None
-        self._failures = 0
-        self._started_at = 0.0
         self._is_ending = False
         self._has_ended = threading.Event()
-        self._restart_at: float | None = None
 
     @property
     def addresses(self) -> Addresses:
-        """Where the service listens; known once it was started, and the same from then on."""
-        assert self._ready is not None
-        return self._ready
+        """Where ingest listens; known once it was started, and the same from then on."""
+        assert self._addresses is not None
+        return self._addresses
 
     @property
     def pid(self) -> int | None:
-        """The ingest process as it runs now."""
-        child = self._child
-        return None if child is None else child.pid
+        """The first process as it runs now."""
+        return self._roles[0].pid
 
     @property
     def has_ended(self) -> bool:
         return self._has_ended.is_set()
 
-    def start(self) -> Addresses:
-        """Start everything, and return when it is ready; or raise what keeps it from that."""
-        self._announcement = Announcement(self._settings, clock=self._clock)
+    def start(self) -> None:
+        """Start everything, and return when the first is ready; or raise what keeps it from it."""
+        if self._roles[0].name == "ingest":
+            self._announcement = Announcement(self._settings, clock=self._clock)
+        first, *others = self._roles
         try:
-            self._launch()
-            return self._first_ready()
+            first.start(self._order)
+            self._await_ready(first)
+            for role in others:
+                role.start(self._order)
+            self._announce()
         except BaseException:
             self.close()
             raise
 
-    def _first_ready(self) -> Addresses:
-        while self._ready is None:
+    def _await_ready(self, role: Role) -> None:
+        while not role.was_ready:
             self._step()
             if self._has_ended.is_set():
                 raise self._problem or Unavailable("the service was stopped while it started")
-        return self._ready
 
     def run(self) -> None:
         """Look after the processes until `stop`; raises what keeps the service from going on."""
@@ -126,84 +116,104 @@ class Supervisor:
     def close(self) -> None:
         """End what still runs, at once, and let go of everything; again does nothing."""
         self._is_ending = True
-        if self._restart_at is not None:
-            self._has_ended.set()
-        elif self._child is not None and not self._has_ended.is_set():
-            self._child.end()
-            while not self._has_ended.is_set():
-                self._step()
+        for role in self._roles:
+            role.stay_away()
+            role.end()
+        while any(role.is_running for role in self._roles):
+            self._step()
+        self._has_ended.set()
         if self._announcement is not None:
             self._announcement.release()
 
     def _step(self) -> None:
         """Do the next thing that is to be done, waiting for it."""
         try:
-            self._events.get(timeout=self._patience_seconds())()
+            event = self._events.get(timeout=self._patience_seconds())
         except Empty:
-            self._restart_at = None
-            self._launch()
+            self._look_at_clock()
+        else:
+            event()
 
     def _patience_seconds(self) -> float | None:
-        if self._restart_at is None:
-            return None
-        return max(0.0, self._restart_at - self._clock.monotonic())
+        times = [role.next_at for role in self._roles if role.next_at is not None]
+        return max(0.0, min(times) - self._clock.monotonic()) if times else None
 
-    def _launch(self) -> None:
-        self._started_at = self._clock.monotonic()
-        self._child = Child("ingest", _INGEST, self._order, tell=self._told, say=self._say)
+    def _look_at_clock(self) -> None:
+        for role in self._roles:
+            if role.is_to_start():
+                role.start(self._order)
+            elif role.end_if_late():
+                self._say(f"{role.name} took too long to end; what it had not done is in the log")
 
-    def _told(self, child: Child, report: Report | None) -> None:
+    def _told(self, role: Role, child: Child, report: Report | None) -> None:
         if report is None:
-            self._events.put(lambda: self._ended(child))
+            self._events.put(lambda: self._ended(role))
         else:
-            self._events.put(lambda: self._reported(child, report))
+            self._events.put(lambda: self._reported(role, child, report))
 
-    def _reported(self, child: Child, report: Report) -> None:
+    def _reported(self, role: Role, child: Child, report: Report) -> None:
         if report.problem is not None:
-            self._problem = error_of(report.problem)
+            role.problem = error_of(report.problem)
+            return
+        if role.was_ready:
+            self._say(f"{role.name} is back, as process {child.pid}")
+        elif role is not self._roles[0]:
+            self._say(f"the {role.name} is ready")
+        role.was_ready = True
         if report.addresses is not None:
-            if self._ready is not None:
-                self._say(f"{child.name} is back, as process {child.pid}")
-            self._ready = report.addresses
+            self._addresses = report.addresses
             self._order = _at(self._order, report.addresses)
-            self._announce({child.name: child.pid})
+        self._announce()
 
-    def _announce(self, processes: dict[str, int]) -> None:
-        assert self._announcement is not None
+    def _announce(self) -> None:
+        if self._announcement is None or self._addresses is None:
+            return
+        running = [role for role in self._roles if role.is_running]
+        processes = {role.name: role.pid for role in running if role.pid is not None}
         try:
-            self._announcement.tell(self.addresses, processes)
+            self._announcement.tell(self._addresses, processes)
         except OSError as error:
             self._say(f"the service runs, but commands cannot find it: {error}")
 
-    def _ended(self, child: Child) -> None:
-        problem, self._problem = self._problem, None
+    def _ended(self, role: Role) -> None:
+        role.has_ended()
         if self._is_ending:
-            self._has_ended.set()
-        elif self._ready is not None and _is_passing(child):
-            self._start_again(child, problem)
+            self._wind_down()
+        elif role is self._roles[0] and not (role.was_ready and role.has_passed):
+            self._problem = role.failure()
+            self._is_ending = True
+            self._wind_down()
+        elif isinstance(role.problem, MissingPart):
+            hint = f"; {role.problem.hint}" if role.problem.hint else ""
+            self._say(f"rows stay in the log, the {role.name} does not run: {role.why()}{hint}")
         else:
-            self._problem = problem or _died(child)
-            self._has_ended.set()
-
-    def _start_again(self, child: Child, problem: CalveError | None) -> None:
-        now = self._clock.monotonic()
-        is_steady = now - self._started_at >= self._backoff.steady_seconds
-        self._failures = 1 if is_steady else self._failures + 1
-        delay = self._backoff.delay_seconds(self._failures)
-        self._restart_at = now + delay
-        reason = problem.message if problem else _how(child)
-        self._say(f"{child.name} ended: {reason}; it is started again in {delay:.1f} s")
+            delay_seconds = role.start_later()
+            self._say(
+                f"{role.name} ended: {role.why()}; it is started again in {delay_seconds:.1f} s"
+            )
+        if role is not self._roles[0] and not self._is_ending:
+            self._announce()
 
     def _end(self) -> None:
-        assert self._child is not None
-        if self._restart_at is not None or self._child.exit_code is not None:
-            self._restart_at = None
-            self._has_ended.set()
-        elif self._is_ending:
-            self._child.end()
+        if self._is_ending:
+            for role in self._roles:
+                role.end()
         else:
-            self._child.ask_to_end()
-        self._is_ending = True
+            self._is_ending = True
+            self._wind_down()
+
+    def _wind_down(self) -> None:
+        """End one after the other: what takes rows in first, then what brings them to tables."""
+        for role in self._roles:
+            role.stay_away()
+        running = next((role for role in self._roles if role.is_running), None)
+        if running is None:
+            self._has_ended.set()
+        elif running.name == "ingest":
+            running.ask_to_end()
+        else:
+            drain_seconds = self._settings.pipeline.drain_ms / 1000
+            running.ask_to_end(seconds_max=drain_seconds + _GRACE_SECONDS)
 
     def __enter__(self) -> Self:
         self.start()
@@ -218,20 +228,3 @@ def _at(order: Order, addresses: Addresses) -> Order:
     flight, http = addresses.ports()
     ports = {"ingest.flight_port": flight, "ingest.http_port": http}
     return msgspec.structs.replace(order, flags={**order.flags, **ports})
-
-
-def _is_passing(child: Child) -> bool:
-    code = child.exit_code
-    return code is not None and (code < 0 or code in _PASSING)
-
-
-def _how(child: Child) -> str:
-    code = child.exit_code
-    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-
-
-def _died(child: Child) -> CalveError:
-    return CalveError(
-        f"the {child.name} process ended with {_how(child)}",
-        hint="what it said last is above; run again with -v for more",
-    )

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from calve.errors import CalveError, NotFound
-from calve.paths import DataLayout
+from calve.errors import CalveError, Corruption, NotFound
 from calve.service.announcement import Announced, running_service
+from calve.service.directing import pipeline_of, require_lake
 from calve.state import open_state
 from calve.topics.document import document_of
 from calve.topics.registry import TopicRegistry
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from calve.settings import Settings
+    from calve.topics.lag import PipelineStatus
     from calve.topics.topic import Topic
 
 _NEARLY_FULL: Final = 0.9
@@ -79,6 +80,7 @@ class LakeStatus:
     service: Announced | None
     log: LogStatus | None
     topics: list[TopicStatus]
+    pipeline: PipelineStatus | None  # None if the log cannot be read
 
     @property
     def is_sound(self) -> bool:
@@ -93,6 +95,7 @@ def survey(settings: Settings) -> LakeStatus:
     found = _topics(settings, log)
     topics = sorted((each for _, each in found), key=lambda each: (-each.lag, each.topic))
     status = None if log is None else _log_status(settings, log)
+    pipeline = None if damage else _pipeline(settings)
     findings = [
         *damage,
         *(_bounds(status) if status else ()),
@@ -101,11 +104,11 @@ def survey(settings: Settings) -> LakeStatus:
             for topic, _ in found
             if not damage and _is_homeless(topic, settings.ingest.partition, log)
         ),
-        *_service(service, topics),
+        *_service(service, topics, pipeline),
     ]
     order = list(Gravity)
     findings.sort(key=lambda each: order.index(each.gravity))
-    return LakeStatus(findings, service, status, topics)
+    return LakeStatus(findings, service, status, topics, pipeline)
 
 
 def topics_on_disk(settings: Settings) -> list[dict[str, Any]]:
@@ -119,15 +122,6 @@ def topics_on_disk(settings: Settings) -> list[dict[str, Any]]:
         }
         for topic, at in _topics(settings, log)
     ]
-
-
-def require_lake(settings: Settings) -> None:
-    """Raise NotFound where there is no lake yet."""
-    if not DataLayout(settings.data).own.is_dir():
-        raise NotFound(
-            f"there is no lake in {settings.data}",
-            hint="`calve up` makes it, as does the first table or topic; --data names another",
-        )
 
 
 def _look_at_log(settings: Settings) -> tuple[LogDescription | None, list[Finding]]:
@@ -164,6 +158,14 @@ def _topics(settings: Settings, log: LogDescription | None) -> list[tuple[Topic,
             )
             found.append((topic, status))
         return found
+
+
+def _pipeline(settings: Settings) -> PipelineStatus | None:
+    try:
+        with pipeline_of(settings) as pipeline:
+            return pipeline.status()
+    except Corruption:
+        return None  # which the look at the log tells of
 
 
 def _log_status(settings: Settings, log: LogDescription) -> LogStatus:
@@ -213,13 +215,28 @@ def _homeless(settings: Settings, topic: Topic) -> Finding:
     )
 
 
-def _service(service: Announced | None, topics: list[TopicStatus]) -> Iterator[Finding]:
+def _service(
+    service: Announced | None, topics: list[TopicStatus], pipeline: PipelineStatus | None
+) -> Iterator[Finding]:
     if service is None:
         yield Finding(Gravity.NOTE, "no service is running", "`calve up` starts it")
+    if pipeline is None:
+        return
+    for each in pipeline.partitions:
+        if each.last_error is not None:
+            yield Finding(
+                Gravity.WARNING,
+                f"{each.lag_rows:,} rows of topic {each.topic} do not get into its table: "
+                f"{each.last_error}",
+                each.hint or "`calve pipeline status` shows when it is tried again",
+            )
     behind = sum(each.lag for each in topics)
-    if behind:
+    if pipeline.is_paused:
+        hint = "`calve pipeline resume` has it go on"
+        yield Finding(Gravity.WARNING, "the pipeline is paused: rows stay in the log", hint)
+    elif behind and not pipeline.is_running:
         yield Finding(
-            Gravity.NOTE,
-            f"{behind:,} rows are in the log and not in their tables yet",
-            "they are safe there; this version has no pipeline that brings them over",
+            Gravity.NOTE if service is None else Gravity.WARNING,
+            f"{behind:,} rows are in the log and not in their tables yet: no pipeline is running",
+            "they are safe there; `calve up` runs it",
         )

@@ -54,8 +54,13 @@ MEANINGS: Final = {
     "pipeline.rows_max": "rows of a topic that make it due",
     "pipeline.bytes_max": "bytes of a topic that make it due",
     "pipeline.flush_interval_ms": "the age of a row that makes its topic due",
+    "pipeline.freshness_ms": "the age to which rows may come where they are few, so that files are "
+    "fewer too",
     "pipeline.cycle_interval_ms": "how often due topics are looked for",
-    "pipeline.concurrent_batches": "batches that are written at once",
+    "pipeline.concurrent_batches": "tables that are committed to at once",
+    "pipeline.logs": "more logs than wal.path, separated by commas: directories, and Flight "
+    "addresses (grpc://host:port) of processes whose directory is not here",
+    "pipeline.drain_ms": "how long the pipeline goes on with what waits when it is asked to end",
     "pipeline.sink": "what is written: iceberg, parquet or both",
     "retry.max_attempts": "tries in all, for what can be tried again",
     "retry.initial_delay_ms": "the wait before the second try",

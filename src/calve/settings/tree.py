@@ -91,8 +91,11 @@ class PipelineSettings(Section, frozen=True, kw_only=True):
     rows_max: Count = 50_000
     bytes_max: Bytes = 128 * MIB
     flush_interval_ms: Count = 5_000
+    freshness_ms: Count = 60_000
     cycle_interval_ms: Count = 500
     concurrent_batches: Count = 4
+    logs: str = ""
+    drain_ms: Amount = 10_000
     sink: Literal["iceberg", "parquet", "both"] = "iceberg"
 
 

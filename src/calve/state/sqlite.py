@@ -9,44 +9,28 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
+
+import msgspec
 
 from calve.errors import Conflict, Corruption, Unavailable
 from calve.model import TableName
+from calve.state import sqlite_work as work
+from calve.state.sqlite_format import APPLICATION_ID, FORMAT_VERSION, OF_TOPICS, bring_up_to_date
+from calve.state.sqlite_work import Run, from_us, to_us
 from calve.state.store import CommittedOffset, TopicRecord
+from calve.state.work import Lease, PipelineOrders, Progress, ProgressReport, TopicPartition
 
 if TYPE_CHECKING:
     from calve.clock import Clock
 
-_Run: TypeAlias = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
-
-FORMAT_VERSION: Final = 1
-APPLICATION_ID: Final = 0x43414C56  # "CALV": the file is Calve's
-
 _BUSY_SECONDS: Final = 30.0
 _JOURNAL_ATTEMPTS: Final = 200
 _JOURNAL_WAIT_SECONDS: Final = 0.05
-_TABLES: Final = (
-    """CREATE TABLE topics (
-        tenant TEXT NOT NULL, dataset TEXT NOT NULL, name TEXT NOT NULL,
-        content BLOB NOT NULL, version INTEGER NOT NULL,
-        PRIMARY KEY (tenant, dataset, name)) WITHOUT ROWID""",
-    """CREATE TABLE committed (
-        topic_id TEXT NOT NULL, partition INTEGER NOT NULL,
-        log_id TEXT NOT NULL, log_offset INTEGER NOT NULL, at_us INTEGER NOT NULL,
-        PRIMARY KEY (topic_id, partition)) WITHOUT ROWID""",
-    """CREATE TABLE appended (
-        topic_id TEXT NOT NULL, partition INTEGER NOT NULL, bytes INTEGER NOT NULL,
-        PRIMARY KEY (topic_id, partition)) WITHOUT ROWID""",
-    "CREATE TABLE ended_streams (stream_id TEXT PRIMARY KEY) WITHOUT ROWID",
-    "CREATE TABLE changes (only INTEGER PRIMARY KEY CHECK (only = 1), count INTEGER NOT NULL)",
-    "INSERT INTO changes VALUES (1, 0)",
-)
 
 
 class SqliteState:
@@ -117,7 +101,7 @@ class SqliteState:
                 return False
             _next_version(run)
             run("DELETE FROM topics WHERE (tenant, dataset, name) = (?, ?, ?)", _key(expected.name))
-            for table in ("committed", "appended"):
+            for table in OF_TOPICS:
                 run(f"DELETE FROM {table} WHERE topic_id = ?", (str(topic_id),))  # noqa: S608
             for stream in ended_streams:
                 run("INSERT OR IGNORE INTO ended_streams VALUES (?)", (str(stream),))
@@ -154,17 +138,65 @@ class SqliteState:
         self, topic_id: UUID, partition: int, *, log_id: UUID, offset: int
     ) -> CommittedOffset:
         with self._transaction() as run:
+            known = _committed(run, topic_id, partition)
+            if known is None or known.log_id != log_id:
+                work.clear_requests(run, TopicPartition(topic_id, partition))
             return self._set_committed(run, topic_id, partition, log_id, offset)
 
     def _set_committed(
-        self, run: _Run, topic_id: UUID, partition: int, log_id: UUID, offset: int
+        self, run: Run, topic_id: UUID, partition: int, log_id: UUID, offset: int
     ) -> CommittedOffset:
         at = self._clock.now()
         run(
             "INSERT OR REPLACE INTO committed VALUES (?, ?, ?, ?, ?)",
-            (str(topic_id), partition, str(log_id), offset, int(at.timestamp() * 1_000_000)),
+            (str(topic_id), partition, str(log_id), offset, to_us(at)),
         )
+        work.clear_reached(run, TopicPartition(topic_id, partition), offset)
         return CommittedOffset(log_id, offset, at)
+
+    def take_lease(self, name: str, owner: str, seconds: float) -> bool:
+        with self._transaction() as run:
+            return work.take_lease(run, name, owner, seconds=seconds, now=self._clock.now())
+
+    def release_lease(self, name: str, owner: str) -> None:
+        with self._transaction() as run:
+            work.release_lease(run, name, owner)
+
+    def lease(self, name: str) -> Lease | None:
+        with self._reading() as run:
+            return work.lease(run, name, now=self._clock.now())
+
+    def request_flush(self, topic_id: UUID, partition: int, offset: int) -> None:
+        with self._transaction() as run:
+            work.raise_offset(run, "flush_requests", TopicPartition(topic_id, partition), offset)
+
+    def flush_requests(self) -> dict[TopicPartition, int]:
+        with self._reading() as run:
+            return work.offsets(run, "flush_requests")
+
+    def pause_pipeline(self, topic_id: UUID | None = None) -> None:
+        with self._transaction() as run:
+            work.pause(run, topic_id)
+
+    def resume_pipeline(self, topic_id: UUID | None = None) -> None:
+        with self._transaction() as run:
+            work.resume(run, topic_id)
+
+    def request_skip(self, topic_id: UUID, partition: int, end: int) -> None:
+        with self._transaction() as run:
+            work.raise_offset(run, "skips", TopicPartition(topic_id, partition), end)
+
+    def pipeline_orders(self) -> PipelineOrders:
+        with self._reading() as run:
+            return work.orders(run)
+
+    def publish_progress(self, changed: Sequence[Progress]) -> None:
+        with self._transaction() as run:
+            work.publish(run, changed, now=self._clock.now())
+
+    def progress(self) -> ProgressReport:
+        with self._reading() as run:
+            return work.progress(run)
 
     def add_bytes(self, partition: int, more_bytes: Mapping[UUID, int]) -> None:
         with self._transaction() as run:
@@ -223,12 +255,11 @@ class SqliteState:
             )
         )
         if (application, version, tables) == (0, 0, 0):
-            for statement in _TABLES:
-                self._connection.execute(statement)
-            self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            self._connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+            bring_up_to_date(self._connection, 0)
         elif application != APPLICATION_ID:
             raise self._unreadable("it is a database, but not one of Calve's")
+        elif 0 < version < FORMAT_VERSION:
+            bring_up_to_date(self._connection, version)
         elif version != FORMAT_VERSION:
             raise Conflict(
                 f"{self._path} has format {version}, this Calve knows {FORMAT_VERSION}",
@@ -237,13 +268,13 @@ class SqliteState:
             )
 
     @contextmanager
-    def _reading(self) -> Iterator[_Run]:
+    def _reading(self) -> Iterator[Run]:
         with self._lock, self._translating():
             self._require_open()
             yield self._run
 
     @contextmanager
-    def _transaction(self) -> Iterator[_Run]:
+    def _transaction(self) -> Iterator[Run]:
         with self._reading() as run:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -274,7 +305,7 @@ class SqliteState:
                 hint="look at the disk and the file's permissions, then try again",
                 context={"file": str(self._path)},
             ) from error
-        except (sqlite3.DatabaseError, ValueError) as error:
+        except (sqlite3.DatabaseError, ValueError, msgspec.DecodeError) as error:
             raise self._unreadable(str(error)) from error
         except OSError as error:
             raise Unavailable(
@@ -310,18 +341,18 @@ def _key(name: TableName) -> tuple[str, str, str]:
     return (name.tenant, name.dataset, name.name)
 
 
-def _next_version(run: _Run) -> int:
+def _next_version(run: Run) -> int:
     return int(run("UPDATE changes SET count = count + 1 RETURNING count", ())[0][0])
 
 
-def _is_at(run: _Run, expected: TopicRecord) -> bool:
+def _is_at(run: Run, expected: TopicRecord) -> bool:
     found = run(
         "SELECT version FROM topics WHERE (tenant, dataset, name) = (?, ?, ?)", _key(expected.name)
     )
     return found == [(expected.version,)]
 
 
-def _committed(run: _Run, topic_id: UUID, partition: int) -> CommittedOffset | None:
+def _committed(run: Run, topic_id: UUID, partition: int) -> CommittedOffset | None:
     rows = run(
         "SELECT log_id, log_offset, at_us FROM committed WHERE (topic_id, partition) = (?, ?)",
         (str(topic_id), partition),
@@ -329,7 +360,7 @@ def _committed(run: _Run, topic_id: UUID, partition: int) -> CommittedOffset | N
     if not rows:
         return None
     log_id, offset, at_us = rows[0]
-    return CommittedOffset(UUID(log_id), offset, datetime.fromtimestamp(at_us / 1_000_000, UTC))
+    return CommittedOffset(UUID(log_id), offset, from_us(at_us))
 
 
 def _other_log(known: CommittedOffset, log_id: UUID, offset: int) -> Conflict:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from calve.model import TableName
+from calve.state.work import Lease, PipelineOrders, Progress, ProgressReport, TopicPartition
 
 
 class TopicRecord(NamedTuple):
@@ -81,6 +82,60 @@ class State(Protocol):
         self, topic_id: UUID, partition: int, *, log_id: UUID, offset: int
     ) -> CommittedOffset:
         """Set the offset, also back or to another log's: a replay, or a new log for the topic."""
+        ...
+
+    def take_lease(self, name: str, owner: str, seconds: float) -> bool:
+        """Whether the lease is the owner's now, for so long; taking it again renews it.
+
+        It ends by the wall clock. A clock that jumps by more than the lease's length ends it too,
+        so that no jump keeps it for ever; correctness must not rest on it.
+        """
+        ...
+
+    def release_lease(self, name: str, owner: str) -> None:
+        """Let others have it; nothing happens if it is somebody else's by now."""
+        ...
+
+    def lease(self, name: str) -> Lease | None:
+        """Who has it, if anybody has."""
+        ...
+
+    def request_flush(self, topic_id: UUID, partition: int, offset: int) -> None:
+        """Have the pipeline bring the rows below an offset to the table without waiting.
+
+        The request is gone when they are there: when that is published as committed.
+        """
+        ...
+
+    def flush_requests(self) -> dict[TopicPartition, int]:
+        """The highest offset that was asked for, of each partition where some are missing yet."""
+        ...
+
+    def pause_pipeline(self, topic_id: UUID | None = None) -> None:
+        """Have it leave a topic alone, or without one all of them, until it is resumed."""
+        ...
+
+    def resume_pipeline(self, topic_id: UUID | None = None) -> None:
+        """Have it go on with a topic; without one with all, also those paused by themselves."""
+        ...
+
+    def request_skip(self, topic_id: UUID, partition: int, end: int) -> None:
+        """Have it set aside, as dead letters, all rows below `end` that are in no table yet.
+
+        The order is gone when that is published as committed.
+        """
+        ...
+
+    def pipeline_orders(self) -> PipelineOrders:
+        """What it was told to leave alone and to set aside."""
+        ...
+
+    def publish_progress(self, changed: Sequence[Progress]) -> None:
+        """Say that the pipeline works, and what became different; the rest stays as it was."""
+        ...
+
+    def progress(self) -> ProgressReport:
+        """How far the pipeline is, as it said last; maybe also of topics that are gone by now."""
         ...
 
     def add_bytes(self, partition: int, more_bytes: Mapping[UUID, int]) -> None:

@@ -107,12 +107,18 @@ class LakeCatalog:
 
     def load_table(self, name: TableName | str) -> Table:
         """The table as it is now."""
-        parsed = _parsed(name)
+        found = self.find_table(name)
+        if found is None:
+            raise self._no_table(_parsed(name))
+        return found
+
+    def find_table(self, name: TableName | str) -> Table | None:
+        """The table as it is now, if there is one."""
         with translating():
             try:
-                return self.iceberg.load_table(self._names.identifier(parsed))
-            except (NoSuchTableError, NoSuchNamespaceError) as error:
-                raise self._no_table(parsed) from error
+                return self.iceberg.load_table(self._names.identifier(_parsed(name)))
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return None
 
     def cached_table(self, name: TableName | str) -> Table:
         """The table as it was at most `catalog.cache_ttl_seconds` ago."""

@@ -1,14 +1,35 @@
 """The table of what a topic could not take into its own: each row as it came, and why.
 
-Its rows have offsets of the topic's log. An offset is in the topic's table or in this one.
+Its rows have offsets of the topic's log. An offset is in the topic's table or in this one: the
+commit to the topic's table names the files with the rows that were set aside in its range, in the
+property `calve.dead_letters.<partition>`, and they are committed to this table after it.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Annotated, Final
 
+import msgspec
 import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+)
 
+from calve.errors import Conflict, Corruption, NotFound
+from calve.model import TableName
+from calve.tables.catalog import LakeCatalog
+from calve.tables.feeding import TOPIC, feeding_topic
+from calve.tables.offset_scan import OFFSET, PARTITION
+
+INGESTED_AT: Final = "_calve_ingested_at"
 # `original` is the row as it was sent, `content_type` what it is: NDJSON, CSV, or an Arrow stream.
 DEAD_LETTER_COLUMNS: Final = pa.schema(
     [
@@ -18,3 +39,121 @@ DEAD_LETTER_COLUMNS: Final = pa.schema(
         pa.field("original", pa.binary(), nullable=False),
     ]
 )
+DEAD_LETTER_SCHEMA: Final = Schema(
+    NestedField(1, "topic", StringType(), required=True),
+    NestedField(2, "reason", StringType(), required=True),
+    NestedField(3, "content_type", StringType(), required=True),
+    NestedField(4, "original", BinaryType(), required=True),
+    NestedField(5, PARTITION, IntegerType()),
+    NestedField(6, OFFSET, LongType()),
+    NestedField(7, INGESTED_AT, TimestamptzType()),
+)
+_PENDING: Final = "calve.dead_letters."
+
+
+def dead_letter_properties(topic: TableName) -> dict[str, str]:
+    """What makes a table the one of a topic's dead letters, and lets readers prune by offset."""
+    return {
+        TOPIC: str(topic),
+        f"write.metadata.metrics.column.{OFFSET}": "full",
+        # Nobody looks for an original by its first bytes.
+        "write.metadata.metrics.column.original": "none",
+    }
+
+
+def find_dead_letter_table(catalog: LakeCatalog, topic: TableName) -> Table | None:
+    """The table of a topic's dead letters, if anything was ever set aside."""
+    table = catalog.find_table(topic.dead_letters)
+    if table is not None:
+        _require_own(table, topic)
+    return table
+
+
+def ensure_dead_letter_table(catalog: LakeCatalog, topic: TableName) -> Table:
+    """The table of a topic's dead letters; made if it is not there."""
+    found = find_dead_letter_table(catalog, topic)
+    if found is not None:
+        return found
+    try:
+        return catalog.create_table(
+            topic.dead_letters, DEAD_LETTER_SCHEMA, properties=dead_letter_properties(topic)
+        )
+    except Conflict:
+        # Somebody else was faster.
+        table = catalog.load_table(topic.dead_letters)
+        _require_own(table, topic)
+        return table
+
+
+def _require_own(table: Table, topic: TableName) -> None:
+    missing = {*DEAD_LETTER_SCHEMA.column_names} - {*table.schema().column_names}
+    if feeding_topic(table) != topic or missing:
+        lacks = f"lacks the columns {', '.join(sorted(missing))}" if missing else "is not its"
+        raise Conflict(
+            f"the dead letters of {topic} go into the table {topic.dead_letters}, which {lacks}",
+            hint="rename that table, or bring its columns and its property `calve.topic` back",
+            context={"table": str(topic.dead_letters)},
+        )
+
+
+class PendingDeadLetters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The files with what was set aside of a range that the topic's table has, as it names them."""
+
+    start: Annotated[int, msgspec.Meta(ge=0)]
+    end: Annotated[int, msgspec.Meta(ge=0)]
+    operation: str
+    files: tuple[str, ...]
+
+    def entry(self, partition: int) -> dict[str, str]:
+        """The property of the topic's table."""
+        return {f"{_PENDING}{partition}": msgspec.json.encode(self).decode()}
+
+
+def no_dead_letters(partition: int) -> dict[str, str]:
+    """The property of the topic's table after a range of which every row was taken."""
+    return {f"{_PENDING}{partition}": ""}
+
+
+def named_dead_letters(properties: Mapping[str, str], partition: int) -> PendingDeadLetters | None:
+    """The files that the last range of a partition set aside; the dead-letter table may have them.
+
+    None if it set nothing aside. Corruption if it cannot be read.
+    """
+    name = f"{_PENDING}{partition}"
+    text = properties.get(name, "")
+    if not text:
+        return None
+    try:
+        found = msgspec.json.decode(text, type=PendingDeadLetters)
+        if found.start >= found.end:
+            raise msgspec.ValidationError(f"{found.start}-{found.end} is no range")
+    except msgspec.MsgspecError as error:
+        raise Corruption(
+            f"{name}, which names the files with dead letters, is unreadable: {error}",
+            hint="set the table's property to what the metadata file before this one says; the "
+            "files are below the dead-letter table, `calve topic verify --orphans` lists them",
+            context={"property": name, "value": text},
+        ) from error
+    return found
+
+
+def files_named_by(table: Table) -> set[str]:
+    """The files with dead letters that a topic's table names, committed or not."""
+    found: set[str] = set()
+    for name in table.properties:
+        partition = name.removeprefix(_PENDING)
+        if name.startswith(_PENDING) and partition.isdecimal():
+            pending = named_dead_letters(table.properties, int(partition))
+            found.update(pending.files if pending else ())
+    return found
+
+
+def files_awaited_by(catalog: LakeCatalog, table: str) -> set[str]:
+    """The files that a table is about to get, because its topic's table names them."""
+    name = TableName.parse(table)
+    if not name.is_dead_letters:
+        return set()
+    try:
+        return files_named_by(catalog.load_table(name.topic))
+    except NotFound:
+        return set()

@@ -25,7 +25,7 @@ from calve.errors import InvalidRequest
 from calve.tables.column_memory import ColumnMemory
 from calve.tables.columns import OWN_PREFIX
 from calve.tables.commit import Committed, TableCommit
-from calve.tables.feeding import feeding_topic
+from calve.tables.feeding import feeding_topic, is_letter_column
 from calve.tables.nearest import meant
 from calve.tables.outcome import commit_metadata
 from calve.tables.schemas import check_schema
@@ -139,7 +139,7 @@ def _changed(table: Table, changes: Sequence[SchemaChange]) -> Transaction:
     with transaction.update_schema() as update:
         for change in changes:
             if isinstance(change, DropColumn | RenameColumn):
-                _refuse_own(change.path)
+                _refuse_own(table, change.path)
             _require_possible(change, table, dropped)
             _apply(update, change, table.schema())
     known = [each.name for each in table.schema().fields]
@@ -296,10 +296,11 @@ def _require_free(name: str, source_id: int | None, table: Table) -> None:
             )
 
 
-def _refuse_own(path: str) -> None:
-    if path.startswith(OWN_PREFIX):
+def _refuse_own(table: Table, path: str) -> None:
+    if path.startswith(OWN_PREFIX) or is_letter_column(table, path):
         raise InvalidRequest(
-            f"column {path!r} is Calve's own", hint="offsets and times of ingest stay as they are"
+            f"column {path!r} is Calve's own",
+            hint="offsets, times of ingest and the columns of dead letters stay as they are",
         )
 
 

@@ -7,19 +7,30 @@ from typing import TYPE_CHECKING, Final
 from pyiceberg.schema import Schema
 
 from calve.errors import InvalidRequest, NotFound
-from calve.model import TableName
+from calve.model import DEAD_LETTERS_SUFFIX, TableName
 from calve.tables.columns import is_reserved
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 TOPIC: Final = "calve.topic"
+_LETTER_COLUMNS: Final = frozenset({"topic", "reason", "content_type", "original"})
 
 
 def feeding_topic(table: Table) -> TableName | None:
     """The topic whose rows the table gets, if it is one's."""
     name = table.properties.get(TOPIC)
     return None if name is None else TableName.parse(name)
+
+
+def holds_dead_letters(table: Table) -> bool:
+    """Whether a topic sets rows aside into the table."""
+    return feeding_topic(table) is not None and table.name()[-1].endswith(DEAD_LETTERS_SUFFIX)
+
+
+def is_letter_column(table: Table, path: str) -> bool:
+    """Whether it is a column without which dead letters would be none."""
+    return path in _LETTER_COLUMNS and holds_dead_letters(table)
 
 
 def topic_columns(table: Table) -> Schema:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
+from pyiceberg.table import FileScanTask
 from pyiceberg.types import PrimitiveType
 
 from calve.tables.planning import all_files, differing_files
@@ -24,7 +25,7 @@ from calve.tables.runs import Runs
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyiceberg.manifest import DataFile
-    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table import Table
 
 PARTITION: Final = "_calve_partition"
 OFFSET: Final = "_calve_offset"
@@ -70,6 +71,11 @@ def offset_files(table: Table, snapshot_id: int | None) -> list[OffsetFile]:
     InvalidRequest where the table has deletes that only Spark can read.
     """
     return _by_offset(table, all_files(table, snapshot_id))
+
+
+def staged_files(table: Table, files: Iterable[DataFile]) -> list[OffsetFile]:
+    """The same for files that were written for a table, and that it does not have yet."""
+    return _by_offset(table, (FileScanTask(file) for file in files))
 
 
 def _by_offset(table: Table, tasks: Iterable[FileScanTask]) -> list[OffsetFile]:

@@ -36,6 +36,7 @@ from calve.tables.positions import (
 )
 from calve.tables.ranges import Ranges
 from calve.tables.recording import Retirement
+from calve.tables.retry import CommitRetry
 from calve.tables.staging import Edit
 from calve.tables.translate import translating
 
@@ -87,7 +88,29 @@ def range_operation_id(rows: LogRange) -> str:
     return new_operation_id(f"offsets-{rows.partition}-{rows}")
 
 
-def commit_range(
+def next_offset(
+    table: Table,
+    partition: int,
+    log: UUID,
+    *,
+    last_seen: Position | None = None,
+    replaces: UUID | None = None,
+) -> int:
+    """Where the next range of a log begins in a table.
+
+    What `commit_range` would say about table and log is said here, before anything is written: a
+    table of another log, one that was rewound or edited.
+    """
+    position = committed_position(table, partition)
+    require_unbroken(table, partition, position, last_seen)
+    if position is None:
+        return 0
+    if position.log not in {log, replaces}:
+        raise _other_log(table, partition, log, position)
+    return position.offset
+
+
+def commit_range(  # noqa: PLR0913
     table: Table,
     rows: LogRange,
     edit: Edit,
@@ -95,12 +118,14 @@ def commit_range(
     operation_id: str,
     last_seen: Position | None = None,
     replaces: UUID | None = None,
+    retry: CommitRetry | None = None,
 ) -> RangeCommit:
     """Commit a range's data files, or find that the range is in the table already.
 
     `table` is what the files were written for, unless `edit` has the schema; it may be out of date.
     `last_seen` is how far the caller knows the table to have come; one that is behind it is
     refused. A log that takes over from another names it in `replaces`, and begins where it ended.
+    `retry` says how often, where that is not the table's to say.
 
     Conflict if the range does not follow, or the log is not the table's; Corruption if the table
     was rewound or its property edited: both say what to do. Unavailable and UnknownOutcome invite
@@ -108,7 +133,7 @@ def commit_range(
     in it and cannot get there any more; others are left for orphan removal.
     """
     _require_fitting(rows, edit)
-    commit = TableCommit(table)
+    commit = TableCommit(table, retry=retry)
     judge = _Judge(rows, last_seen, replaces)
     retirement = Retirement()
     fitted = edit if edit.schema else replace(edit, schema=table.schema())
@@ -209,14 +234,18 @@ class _Judge:
         takes_over = position.log == self._replaces and position.offset == rows.start
         if position.log == rows.log or takes_over:
             return
-        raise Conflict(
-            f"{_named(table)}: partition {rows.partition} is fed by log {position.log}, and this "
-            f"is log {rows.log}",
-            hint="`calve wal inspect` shows the log that is here; bring back the table's. If it "
-            f"is lost, a new one begins at offset {position.offset} and has to name the old one as "
-            "the log that it replaces",
-            context={"found": str(rows.log), "expected": str(position.log)},
-        )
+        raise _other_log(table, rows.partition, rows.log, position)
+
+
+def _other_log(table: Table, partition: int, log: UUID, position: Position) -> Conflict:
+    return Conflict(
+        f"{_named(table)}: partition {partition} is fed by log {position.log}, and this is log "
+        f"{log}",
+        hint="`calve wal inspect` shows the log that is here; bring back the table's. If it "
+        f"is lost, a new one begins at offset {position.offset} and has to name the old one as "
+        "the log that it replaces",
+        context={"found": str(log), "expected": str(position.log)},
+    )
 
 
 def _require_same_rows(table: Table, rows: LogRange, position: Position) -> None:

@@ -7,7 +7,7 @@ spelling of its path: then by its name alone, which no two files share.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -34,28 +34,47 @@ class RemovedFiles:
 
 
 def remove_orphans(
-    table: Table, older_than: timedelta, *, dry_run: bool = False, clock: Clock | None = None
+    table: Table,
+    older_than: timedelta,
+    *,
+    dry_run: bool = False,
+    clock: Clock | None = None,
+    needed: Collection[str] = (),
 ) -> RemovedFiles:
     """Delete files that nobody refers to and that are older than this.
 
     A change that is still being written refers to nothing yet: the age must be longer than any
-    change takes.
+    change takes. `needed` are files to which another table refers.
     """
     if older_than < timedelta():
         raise InvalidRequest("an age cannot be negative", hint="24 hours are on the safe side")
     before = (clock or SystemClock()).now() - older_than
     with translating():
-        orphans = [file for file in _orphans(table) if file.changed_at < before]
+        orphans = [file for file in _orphans(table, needed) if file.changed_at < before]
         if not dry_run:
             delete_files(table.io, [file.location for file in orphans])
     return _removed(orphans, is_dry_run=dry_run)
 
 
-def data_orphans(table: Table) -> list[StoredFile]:
-    """The data files that no snapshot refers to, also those that somebody is about to commit."""
+def remove_orphans_of(
+    catalog: LakeCatalog, name: str, older_than: timedelta, *, dry_run: bool = False
+) -> RemovedFiles:
+    """The same for a table of the lake; files that its topic has named for it are no orphans."""
+    from calve.tables.dead_letters import files_awaited_by
+
+    needed = files_awaited_by(catalog, name)
+    return remove_orphans(catalog.load_table(name), older_than, dry_run=dry_run, needed=needed)
+
+
+def data_orphans(table: Table, *, needed: Collection[str] = ()) -> list[StoredFile]:
+    """The data files that no snapshot refers to, also those that somebody is about to commit.
+
+    Without those that are needed by another table.
+    """
     with translating():
         place = f"{table.location_provider().metadata_path.rstrip('/')}/"
-        found = [file for file in _orphans(table) if not file.location.startswith(place)]
+        orphans = _orphans(table, needed)
+        found = [file for file in orphans if not file.location.startswith(place)]
     return sorted(found, key=lambda file: file.location)
 
 
@@ -105,12 +124,12 @@ def _own_files(table: Table) -> Iterator[StoredFile]:
             yield from list_files(table.io, place)
 
 
-def _orphans(table: Table) -> list[StoredFile]:
+def _orphans(table: Table, needed: Collection[str]) -> list[StoredFile]:
     # First the files, then the table: what is committed in between is seen as needed.
     listed = list(_own_files(table))
     table.refresh()
-    needed = {VERSION_HINT, *(_name(file) for file in needed_files(table))}
-    return [file for file in listed if _belongs_to(file) not in needed]
+    names = {VERSION_HINT, *(_name(file) for file in (*needed, *needed_files(table)))}
+    return [file for file in listed if _belongs_to(file) not in names]
 
 
 def _belongs_to(file: StoredFile) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions.parser import parse
 from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
@@ -44,15 +45,24 @@ class FileReader:
         return tuple(name for name in names if name in known)
 
     def batches(
-        self, task: FileScanTask, columns: Sequence[str] | None = None
+        self,
+        task: FileScanTask,
+        columns: Sequence[str] | None = None,
+        *,
+        where: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a file, with the columns in the table's order; all, or those named."""
+        """The rows of a file, with the columns in the table's order; all, or those named.
+
+        `where`, in PyIceberg's words, leaves out rows, and whole parts of a file without reading.
+        """
         schema = self._schema
         if columns is not None:
             wanted = set(columns)
             names = [field.name for field in schema.fields if field.name in wanted]
             schema = schema.select(*names)
-        scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
+        scan = ArrowScan(
+            self._table.metadata, self._table.io, schema, parse(where) if where else AlwaysTrue()
+        )
         target = arrow_schema(schema)
         with translating(), reading_file(task.file.file_path):
             for batch in scan._record_batches_from_scan_tasks_and_deletes(  # noqa: SLF001

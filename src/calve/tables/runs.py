@@ -89,6 +89,13 @@ class Runs:
             np.maximum(self.firsts[start:stop], first), np.minimum(self.ends[start:stop], end)
         )
 
+    def holding(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """For each of some offsets, in any order, whether it is in the set."""
+        if not len(self):
+            return np.zeros(len(offsets), np.bool_)
+        at = np.searchsorted(self.firsts, offsets, side="right") - 1
+        return (at >= 0) & (offsets < self.ends[at])
+
     def gaps(self, first: int, end: int) -> Runs:
         """What is not in the set, from an offset on and before another."""
         return Runs.of_pairs([(first, end)]).minus(self)

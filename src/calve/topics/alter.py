@@ -18,6 +18,7 @@ from calve.tables.schemas import (
     without,
 )
 from calve.topics.define import check_policies, check_properties, check_retention
+from calve.topics.flush import bounds_of
 from calve.topics.limits import check_size
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def altered(topic: Topic, change: TopicChange) -> Topic:
         on_unknown_column=change.on_unknown_column or topic.on_unknown_column,
         on_bad_row=change.on_bad_row or topic.on_bad_row,
         properties=_merged(topic.properties, change),
+        flush=bounds_of(change.flush, topic.flush),
     )
     if change.retention_seconds is not msgspec.UNSET:
         check_retention(change.retention_seconds)

@@ -16,6 +16,7 @@ from calve.tables.schemas import (
     define_table,
     schema_to_json,
 )
+from calve.topics.flush import FlushBounds, bounds_of
 from calve.topics.limits import check_size
 from calve.topics.messages import MESSAGE_SCHEMA
 from calve.topics.topic import OnBadRow, OnUnknownColumn, Topic, TopicSpec
@@ -67,6 +68,7 @@ def _made(
         retention_seconds=spec.retention_seconds,
         on_unknown_column=spec.on_unknown_column or policy,
         on_bad_row=spec.on_bad_row,
+        flush=bounds_of(spec.flush),
         is_bound=spec.bind_table,
         created_at=now,
         asked="",
@@ -81,6 +83,8 @@ def request_of(topic: Topic) -> str:
         topic.partition_by, topic.sort_by,
         sorted(topic.properties.items()), topic.retention_seconds,
         topic.on_unknown_column, topic.on_bad_row, topic.is_bound,
+        # Only where there are some: requests from before there could be any stay the same.
+        *([topic.flush] if topic.flush != FlushBounds() else []),
     )  # fmt: skip
     return hashlib.sha256(msgspec.json.encode(asked)).hexdigest()
 

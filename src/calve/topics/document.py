@@ -33,6 +33,7 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
     retention_seconds: int | None = None
     on_unknown_column: str | None = None
     on_bad_row: str = "refuse"
+    flush: dict[str, int | None] = {}
     bind_table: bool = False
 
 
@@ -41,6 +42,7 @@ class _Changed(msgspec.Struct, forbid_unknown_fields=True):
     on_bad_row: str | None = None
     retention_seconds: int | msgspec.UnsetType | None = msgspec.UNSET
     properties: dict[str, str | None] = {}
+    flush: dict[str, int | None] = {}
     add_columns: list[Any] | None = None
     drop_columns: tuple[str, ...] = ()
     rename_columns: dict[str, str] = {}

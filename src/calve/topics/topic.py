@@ -13,6 +13,7 @@ import msgspec
 from calve.errors import Corruption
 from calve.model import TableName
 from calve.tables.column_memory import ColumnMemory
+from calve.topics.flush import FlushBounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,6 +49,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     retention_seconds: int | None = None
     on_unknown_column: OnUnknownColumn = "add"
     on_bad_row: OnBadRow = "refuse"
+    flush: FlushBounds = FlushBounds()
     is_bound: bool = False  # to a table that was there before it
     dropped_columns: tuple[Path, ...] = ()
     renamed_columns: tuple[tuple[Path, Path], ...] = ()
@@ -99,6 +101,7 @@ class TopicSpec:
     retention_seconds: int | None = None
     on_unknown_column: OnUnknownColumn | None = None  # None: add, or for messages refuse
     on_bad_row: OnBadRow = "refuse"
+    flush: Mapping[str, int | None] = field(default_factory=dict)  # the keys of FlushBounds
     bind_table: bool = False
 
 
@@ -110,6 +113,7 @@ class TopicChange:
     on_bad_row: OnBadRow | None = None
     retention_seconds: int | msgspec.UnsetType | None = msgspec.UNSET
     properties: Mapping[str, str | None] = field(default_factory=dict)
+    flush: Mapping[str, int | None] = field(default_factory=dict)  # None: as the pipeline's
     add_columns: SchemaSource | None = None
     drop_columns: Sequence[str] = ()
     rename_columns: Mapping[str, str] = field(default_factory=dict)

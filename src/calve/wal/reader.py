@@ -280,6 +280,11 @@ class LogReader:
         return tail
 
     @property
+    def generation(self) -> int:
+        """A number that is another one whenever more is durable."""
+        return self._end.generation
+
+    @property
     def streams(self) -> list[Stream]:
         return list(self._tail.state.streams)
 
@@ -298,6 +303,25 @@ class LogReader:
                 return Offsets(self._start_offset(self._end.first_segment, stream), durable)
             except _SegmentGone:
                 continue
+
+    def durable_offset(self, stream: Stream) -> int | None:
+        """The same for its end alone, at the cost of one look-up; None if it was deleted."""
+        return self._tail.state.next_offsets.get(stream.number)
+
+    def header(self, stream: Stream, offset: int) -> Header:
+        """Of the frame that holds an offset, which must be durable and still there."""
+        while True:
+            try:
+                return self._header(stream, offset)
+            except _SegmentGone:
+                continue
+
+    def _header(self, stream: Stream, offset: int) -> Header:
+        segment, index = self._open(self._segment_holding(stream, offset))
+        frames = index.frames(stream.number)
+        if frames is None or not frames.first_offset <= offset < frames.end_offset:
+            raise segment.damaged(0, f"offset {offset} of {stream.name} is not indexed")
+        return segment.header_at(frames.positions[frames.holding(offset)])
 
     def read(self, stream: Stream, start: int, end: int | None = None) -> Iterator[Entry]:
         """Everything from `start` up to `end`, or to what is durable now, in order."""
@@ -404,10 +428,7 @@ class LogReader:
         offsets = self.offsets(stream)
         if not offsets.first < end <= offsets.durable:
             return None
-        segment, index = self._open(self._segment_holding(stream, end - 1))
-        frames = index.frames(stream.number)
-        assert frames is not None
-        header = segment.header_at(frames.positions[frames.holding(end - 1)])
+        header = self._header(stream, end - 1)
         return header.content_sum if header.end_offset == end else None
 
     def require_content(self, stream: Stream, claim: Claim) -> None:

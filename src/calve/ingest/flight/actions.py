@@ -35,6 +35,17 @@ class _Flush(_Named, frozen=True, forbid_unknown_fields=True):
     timeout_seconds: float = _FLUSH_SECONDS
 
 
+class _Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One topic, or all of them."""
+
+    topic: str | None = None
+
+
+class _Skip(_Named, frozen=True, forbid_unknown_fields=True):
+    to: int
+    partition: int | None = None
+
+
 def _create(intake: Intake, name: TableName, body: dict[str, Any]) -> Any:
     adopt = body.pop("adopt", False) is True
     spec = spec_of({**_schema(body.pop("schema", None)), **body})
@@ -65,10 +76,17 @@ def _stats(intake: Intake, name: TableName, _: _Topic) -> Any:
     return intake.stats(name)._asdict()
 
 
+def _skip(intake: Intake, _: TableName, body: _Skip) -> Any:
+    return intake.pipeline.skip(body.topic, body.to, body.partition)
+
+
 class _Action(NamedTuple):
+    """`act` gets the topic, parsed; of an action that need not name one, None."""
+
     body: type[Any]
-    act: Callable[[Intake, TableName, Any], Any]
+    act: Callable[[Intake, Any, Any], Any]
     description: str
+    is_named: bool = True
 
 
 _ACTIONS: Final[Mapping[str, _Action]] = {
@@ -88,6 +106,21 @@ _ACTIONS: Final[Mapping[str, _Action]] = {
         'Wait until acknowledged rows are in the table: {"topic": "events", "timeout_seconds": 60}',
     ),
     "stats": _Action(_Topic, _stats, 'Counts and offsets: {"topic": "events"}'),
+    "pipeline.status": _Action(
+        _Pipeline, lambda intake, _, body: intake.pipeline.status(body.topic),
+        'How far tables are behind; without a topic, all: {"topic": "events"}', is_named=False,
+    ),
+    "pipeline.pause": _Action(
+        _Pipeline, lambda intake, _, body: intake.pipeline.pause(body.topic),
+        'Leave a topic alone; without one, all: {"topic": "events"}', is_named=False,
+    ),
+    "pipeline.resume": _Action(
+        _Pipeline, lambda intake, _, body: intake.pipeline.resume(body.topic),
+        'Go on with a topic; without one, with all: {"topic": "events"}', is_named=False,
+    ),
+    "pipeline.skip": _Action(
+        _Skip, _skip, 'Send rows to the dead letters: {"topic": "events", "to": 100}'
+    ),
 }  # fmt: skip
 
 
@@ -104,7 +137,7 @@ def perform(intake: Intake, name: str, body: bytes) -> bytes:
             hint=f"there are {', '.join(_ACTIONS)}",
         )
     what = f"the body of {name}"
-    topic = TableName.parse(decode(body, _Named, what=what).topic)
+    topic = TableName.parse(decode(body, _Named, what=what).topic) if action.is_named else None
     request = decode(body, action.body, what=what)
     if isinstance(request, dict):
         del request["topic"]

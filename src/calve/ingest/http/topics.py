@@ -93,7 +93,7 @@ async def flush_topic(service: Service, request: Request) -> Response:
     timeout_ms = number(request, "timeout_ms", default=FLUSH_MS_DEFAULT, least=0, most=FLUSH_MS_MAX)
     assert timeout_ms is not None
     intake = service.intake
-    wanted = await service.in_thread(intake.acknowledged_end, name)
+    wanted = await service.in_thread(intake.request_flush, name)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
     pause = _POLL_SECONDS_MIN

@@ -12,6 +12,7 @@ from uuid import UUID
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 Count = Annotated[int, Meta(ge=0)]
+Bound = Annotated[int, Meta(ge=1, le=2**53)]
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]
 OnUnknownColumn = Literal["add", "ignore", "dead_letter", "refuse"]
 OnBadRow = Literal["refuse", "dead_letter"]
@@ -67,6 +68,27 @@ class BindingView(Struct, frozen=True, kw_only=True):
     stream_id: UUID
 
 
+class FlushView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When rows go to the table: at so many, so large, or so old; null is the pipeline's setting.
+
+    A topic with little to write waits longer each time, up to `freshness_ms`.
+    """
+
+    rows_max: Bound | None = None
+    bytes_max: Bound | None = None
+    interval_ms: Bound | None = None
+    freshness_ms: Bound | None = None
+
+
+class FlushPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is left out stays; null goes back to the pipeline's setting."""
+
+    rows_max: Bound | UnsetType | None = UNSET
+    bytes_max: Bound | UnsetType | None = UNSET
+    interval_ms: Bound | UnsetType | None = UNSET
+    freshness_ms: Bound | UnsetType | None = UNSET
+
+
 class TopicView(Struct, frozen=True, kw_only=True):
     id: UUID
     name: str
@@ -78,6 +100,7 @@ class TopicView(Struct, frozen=True, kw_only=True):
     retention_seconds: int | None
     on_unknown_column: OnUnknownColumn
     on_bad_row: OnBadRow
+    flush: FlushView
     is_bound: bool
     created_at: datetime
     version: int
@@ -120,6 +143,7 @@ class NewTopic(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retention_seconds: Annotated[int, Meta(ge=1)] | None = None
     on_unknown_column: OnUnknownColumn | None = None
     on_bad_row: OnBadRow = "refuse"
+    flush: FlushView = FlushView()
     bind_table: bool = False
 
 
@@ -130,6 +154,7 @@ class TopicPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     on_bad_row: OnBadRow | None = None
     retention_seconds: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
     properties: dict[str, str | None] = field(default_factory=dict)
+    flush: FlushPatch = FlushPatch()
     add_columns: list[Column] = field(default_factory=list)
     drop_columns: list[str] = field(default_factory=list)
     rename_columns: dict[str, str] = field(default_factory=dict)
@@ -143,6 +168,20 @@ class NewMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     attributes: dict[str, str] = field(default_factory=dict)
     content_type: str | None = None
     publish_time: datetime | None = None
+
+
+class PauseOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One topic; all of them, if it is left out."""
+
+    topic: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+
+
+class SkipOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rows of a topic before the offset `to`; the partition, if the topic has several."""
+
+    topic: Annotated[str, Meta(min_length=1, max_length=200)]
+    to: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
 
 
 class TopicProblem(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,180 @@
+"""`calve pipeline`: how far tables are behind the log, and what is to be left alone or skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import click
+import msgspec
+
+from calve.cli.options import Call, common_options
+from calve.cli.output import print_json, print_table, say
+from calve.cli.place import server_option
+
+_SHOWN: Final = 40
+
+
+class _Pipeline(Protocol):
+    """Beside us, or of a service; answers are the same, once in plain values."""
+
+    def status(self, topic: str | None) -> Any: ...
+    def pause(self, topic: str | None) -> Any: ...
+    def resume(self, topic: str | None) -> Any: ...
+    def skip(self, topic: str, to: int, partition: int | None) -> Any: ...
+
+
+@click.command()
+@click.argument("topic", metavar="[TOPIC]", required=False)
+@server_option
+@common_options
+def status(call: Call, topic: str | None, *, server: str | None) -> None:
+    """Show how far tables are behind the log, the worst first.
+
+    Of each topic: rows, bytes and seconds that wait, the last commit, the last error and when
+    the next try is.
+
+    \b
+    Example: calve pipeline status
+    Example: calve pipeline status orders --json
+    """
+    with _pipeline(call, server) as pipeline:
+        _print(call, _values(pipeline.status(topic)))
+
+
+@click.command()
+@click.argument("topic", metavar="[TOPIC]", required=False)
+@server_option
+@common_options
+def pause(call: Call, topic: str | None, *, server: str | None) -> None:
+    """Leave a topic alone until it is resumed; all of them, if none is named.
+
+    Rows are taken in as before, and wait in the log. It holds also for a pipeline that is started
+    later.
+
+    \b
+    Example: calve pipeline pause orders
+    """
+    with _pipeline(call, server) as pipeline:
+        _print(call, _values(pipeline.pause(topic)))
+
+
+@click.command()
+@click.argument("topic", metavar="[TOPIC]", required=False)
+@server_option
+@common_options
+def resume(call: Call, topic: str | None, *, server: str | None) -> None:
+    """Go on with a topic; with all that were paused, if none is named.
+
+    \b
+    Example: calve pipeline resume orders
+    """
+    with _pipeline(call, server) as pipeline:
+        found = _values(pipeline.resume(topic))
+        if found["is_paused"]:
+            say("the whole pipeline is paused still: `calve pipeline resume` without a topic")
+        _print(call, found)
+
+
+@click.command()
+@click.argument("topic", metavar="TOPIC")
+@click.option(
+    "--to", metavar="OFFSET", type=click.IntRange(min=1), required=True, help="The first to keep."
+)
+@click.option(
+    "--partition", metavar="N", type=click.IntRange(min=0), help="Which, if there are several."
+)
+@server_option
+@common_options
+def skip(call: Call, topic: str, *, server: str | None, to: int, partition: int | None) -> None:
+    """Send rows that do not get into their table to the dead letters.
+
+    Those before the offset that are in no table yet. They can be looked at and replayed from
+    there. The order is followed in the next cycle of the pipeline.
+
+    \b
+    Example: calve pipeline skip orders --to 1500
+    """
+    with _pipeline(call, server) as pipeline:
+        skipped = _values(pipeline.skip(topic, to, partition))
+    if call.as_json:
+        print_json(skipped)
+    else:
+        say(
+            f"the rows of {skipped['topic']} from offset {skipped['start']} to before "
+            f"{skipped['end']} become dead letters"
+        )
+
+
+@contextmanager
+def _pipeline(call: Call, server: str | None) -> Iterator[_Pipeline]:
+    """The pipeline, and words to standard error that say through what."""
+    settings = call.settings()
+    if server is None:
+        from calve.service.directing import pipeline_of
+
+        say(f"in the lake at {settings.data}")
+        with pipeline_of(settings) as control:
+            yield control
+    else:
+        from calve.client import Client
+
+        say(f"through the service at {server}")
+        with Client(server) as client:
+            yield client.pipeline
+
+
+def _values(answer: Any) -> dict[str, Any]:
+    values: dict[str, Any] = msgspec.to_builtins(answer)
+    return values
+
+
+def _print(call: Call, found: dict[str, Any]) -> None:
+    if call.as_json:
+        print_json(found)
+        return
+    owner = f", by {found['owner']}" if found["owner"] else ""
+    paused = ", and is paused" if found["is_paused"] else ""
+    click.echo(f"the pipeline {'runs' if found['is_running'] else 'does not run'}{owner}{paused}")
+    partitions = found["partitions"]
+    if partitions:
+        click.echo()
+        print_table(
+            ("TOPIC", "", "ROWS", "BYTES", "SECONDS", "LAST COMMIT", "FLUSH", "NEXT TRY"),
+            [_row(each) for each in partitions[:_SHOWN]],
+        )
+    for each in partitions[:_SHOWN]:
+        if each["last_error"]:
+            click.echo(f"\n{_name(each)}: {each['last_error']}")
+            if each["hint"]:
+                click.echo(f"  {each['hint']}")
+    if len(partitions) > _SHOWN:
+        say(f"and {len(partitions) - _SHOWN:,} more, which are better off; --json shows them all")
+
+
+def _row(each: dict[str, Any]) -> tuple[str, ...]:
+    seconds, size, interval = each["lag_seconds"], each["lag_bytes"], each["flush_interval_ms"]
+    return (
+        _name(each),
+        each["condition"],
+        f"{each['lag_rows']:,}",
+        "?" if size is None else f"{size:,}",
+        "" if seconds is None else f"{seconds:,.1f}",
+        _ago(each["last_commit_at"]),
+        "" if interval is None else f"{interval / 1000:g} s",
+        _ago(each["next_try_at"]),
+    )
+
+
+def _name(each: dict[str, Any]) -> str:
+    topic: str = each["topic"]
+    return topic if each["partition"] == 0 else f"{topic}/{each['partition']}"
+
+
+def _ago(text: str | None) -> str:
+    if text is None:
+        return ""
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds()
+    return f"{seconds:,.0f} s ago" if seconds >= 0 else f"in {-seconds:,.0f} s"

@@ -1,0 +1,1 @@
+"""Rows that a topic could not take: found, read, sent again and discarded."""

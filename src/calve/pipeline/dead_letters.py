@@ -1,0 +1,83 @@
+"""Brings what was set aside into the table of dead letters, once the topic's own table says so.
+
+The commit of a range to the topic's table names the files; they are committed here after it, and
+before the partition's next range. Whoever comes after a crash finds them by that name. Files of a
+range that was not committed are never named, and never come in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from calve.pipeline.waits import BRIEF_RETRY
+from calve.tables.dead_letters import (
+    PendingDeadLetters,
+    ensure_dead_letter_table,
+    named_dead_letters,
+    no_dead_letters,
+)
+from calve.tables.footers import described_files
+from calve.tables.offsets import LogRange, commit_range
+from calve.tables.positions import committed_position
+from calve.tables.staging import Edit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+    from calve.pipeline.feed import Parcel
+    from calve.tables.catalog import LakeCatalog
+    from calve.topics.topic import Topic
+
+
+class DeadLetterCommits:
+    def __init__(self, catalog: LakeCatalog) -> None:
+        self._catalog = catalog
+
+    def settle(
+        self, topic: Topic, table: Table, partition: int, log: UUID, parcel: Parcel | None = None
+    ) -> None:
+        """Commit the files that the topic's table names, unless they are in.
+
+        `parcel` is the one that was just committed, which need not be looked into.
+        """
+        named = named_dead_letters(table.properties, partition)
+        if named is None:
+            return
+        letters = ensure_dead_letter_table(self._catalog, topic.name)
+        position = committed_position(letters, partition)
+        start = position.offset if position else 0
+        if start >= named.end:
+            return
+        is_known = parcel is not None and parcel.operation_id == named.operation
+        files: Sequence[DataFile] = (
+            parcel.dead_letters
+            if parcel is not None and is_known
+            else described_files(letters, named.files)
+        )
+        commit_range(
+            letters,
+            LogRange(partition, log, start, named.end, ""),
+            Edit(added=files),
+            operation_id=named.operation,
+            replaces=position.log if position else None,
+            retry=BRIEF_RETRY,
+        )
+
+
+def naming(table: Table, parcel: Parcel) -> dict[str, str]:
+    """The property with which the commit of a range names what it sets aside."""
+    rows = parcel.rows
+    if parcel.dead_letters:
+        named = PendingDeadLetters(
+            start=rows.start,
+            end=rows.end,
+            operation=parcel.operation_id,
+            files=tuple(file.file_path for file in parcel.dead_letters),
+        )
+        return named.entry(rows.partition)
+    nothing = no_dead_letters(rows.partition)
+    return {name: "" for name in nothing if table.properties.get(name)}

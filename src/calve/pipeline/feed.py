@@ -1,0 +1,102 @@
+"""What the driver remembers of each topic and its partitions from one cycle to the next.
+
+All of it can be forgotten: the table says how far it has come, the log what follows.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from calve.pipeline.due import Pace
+from calve.pipeline.plan import FileRatio
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+
+    from calve.pipeline.backoff import Health
+    from calve.pipeline.due import Waiting
+    from calve.pipeline.source_log import SourceLog
+    from calve.pipeline.work import TableShape
+    from calve.tables.offsets import LogRange
+    from calve.tables.positions import Position
+    from calve.topics.topic import Topic
+
+
+@dataclass(slots=True)
+class Parcel:
+    """A range that is written and not known to be in its table: committed with the same files."""
+
+    rows: LogRange
+    operation_id: str
+    files: list[DataFile]
+    dead_letters: list[DataFile]
+    schema: Schema
+    log_bytes: int
+    row_count: int
+    dead_letter_count: int
+    ingested_until_us: int
+    by_age: bool
+
+
+@dataclass(slots=True)
+class PartitionFeed:
+    """One partition on its way into the topic's table."""
+
+    number: int
+    pace: Pace = field(default_factory=Pace)
+    log: SourceLog | None = None
+    durable: int = 0  # as it was last looked at
+    committed: int | None = None  # None: the table has to be asked
+    last_seen: Position | None = None
+    published: int | None = None
+    parcel: Parcel | None = None
+    waiting: Waiting | None = None
+    waiting_range: tuple[int, int] = (0, 0)
+    committed_at: datetime | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something to bring to the table, or may be."""
+        return self.committed is None or self.committed < self.durable
+
+    def forget_position(self) -> None:
+        """Somebody else has a hand in the table: ask it again."""
+        self.committed = None
+        self.parcel = None
+
+
+@dataclass(slots=True)
+class TopicFeed:
+    """One topic and its table. While it is busy, one thread alone works on it."""
+
+    topic: Topic
+    health: Health
+    partitions: dict[int, PartitionFeed] = field(default_factory=dict)
+    ratio: FileRatio = field(default_factory=FileRatio)
+    dead_letters: TableShape | None = None
+    knows_dead_letters: bool = False  # whether it was looked for their table
+    is_due_now: bool = False
+    served_at: float = 0.0
+    _busy: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def is_busy(self) -> bool:
+        return self._busy.locked()
+
+    def take(self) -> bool:
+        return self._busy.acquire(blocking=False)
+
+    def give_back(self) -> None:
+        self._busy.release()
+
+    def follow(self, topic: Topic) -> None:
+        """Take over what became of the topic."""
+        if topic.partitions != self.topic.partitions:
+            self.partitions.clear()
+        self.topic = topic
+        for number in topic.partitions:
+            self.partitions.setdefault(number, PartitionFeed(number))

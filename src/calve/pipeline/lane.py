@@ -1,0 +1,116 @@
+"""Takes a number of topics through one cycle: prepared, written in one job, committed.
+
+Two lanes run side by side: one for topics that are well, one for those that failed lately. A topic
+that hangs is left behind by its lane, and is nobody's until it comes back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+
+from calve.errors import CalveError, Conflict, Unavailable
+
+if TYPE_CHECKING:
+    from calve.pipeline.commits import Commits
+    from calve.pipeline.crew import Crew
+    from calve.pipeline.lane_work import TopicWork
+    from calve.pipeline.prepare import Preparation
+    from calve.pipeline.work import Piece, PieceDone
+
+    Job: TypeAlias = Callable[[Sequence[Piece]], Sequence[PieceDone]]
+    Reach: TypeAlias = Callable[[str], None]
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Lane:
+    def __init__(
+        self, preparation: Preparation, job: Job, commits: Commits, crew: Crew, reach: Reach
+    ) -> None:
+        self._preparation = preparation
+        self._job = job
+        self._commits = commits
+        self._crew = crew
+        self._reach = reach
+
+    def run(self, works: Sequence[TopicWork]) -> None:
+        """Do what can be done for each of the topics, which the caller has taken.
+
+        Unavailable if the job itself failed: that is no topic's fault.
+        """
+        try:
+            self._crew.run(works, self._prepare, self._failed)
+            for work in works:
+                if work.is_worked_on:
+                    self._left_behind(work)
+            ready = [work for work in works if work.is_ready]
+            if ready:
+                self._reach("prepared")
+                self._write(ready)
+                self._reach("written")
+                self._crew.run(ready, self._finish, self._failed)
+        finally:
+            for work in works:
+                work.leave()
+
+    def _prepare(self, work: TopicWork) -> None:
+        if not work.begin():
+            return
+        try:
+            self._preparation.prepare(work)
+            if not work.is_ready:
+                work.feed.is_due_now = False
+                work.feed.health.went_well()
+        except CalveError as error:
+            work.is_ready = False
+            self._fails(work, error)
+        finally:
+            work.end()
+
+    def _finish(self, work: TopicWork) -> None:
+        if not work.begin():
+            return
+        work.feed.is_due_now = False
+        try:
+            self._commits.finish(work)
+            work.feed.health.went_well()
+        except Conflict as error:
+            _LOG.info("%s: written again: %s", work.topic.name, error.message)
+            work.feed.is_due_now = True
+            work.feed.health.overtaken(error)
+        except CalveError as error:
+            self._fails(work, error)
+        finally:
+            work.end()
+
+    def _write(self, works: Sequence[TopicWork]) -> None:
+        parts = [part for work in works for part in work.parts if part.pieces]
+        numbered = [piece for part in parts for piece in part.pieces]
+        pieces = [msgspec.structs.replace(each, number=n) for n, each in enumerate(numbered)]
+        done = iter(self._job(pieces) if pieces else ())
+        for part in parts:
+            part.done = [next(done) for _ in part.pieces]
+
+    def _failed(self, work: TopicWork, error: Exception) -> None:
+        unexpected = CalveError(f"unexpected {type(error).__name__}: {error}")
+        _LOG.error("%s: unexpected", work.topic.name, exc_info=error)
+        work.feed.health.failed(unexpected)
+
+    @staticmethod
+    def _fails(work: TopicWork, error: CalveError) -> None:
+        _LOG.warning("%s stops: %s", work.topic.name, error.message, extra={"hint": error.hint})
+        work.feed.health.failed(error)
+
+    def _left_behind(self, work: TopicWork) -> None:
+        work.leave()
+        self._fails(
+            work,
+            Unavailable(
+                f"the catalog or the store of table {work.topic.name} does not answer",
+                hint="look whether they can be reached; the others go on without it",
+            ),
+        )

@@ -1,0 +1,188 @@
+"""The logs that rows are taken from: where they are, how far they are durable, how much that is.
+
+Each is opened once and looked at in every cycle. One whose directory is here is read where it
+lies; of another a service is asked, which knows offsets but neither bytes nor times.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from calve.errors import CalveError, Conflict, NotFound, Unavailable
+from calve.pipeline.remote_log import RemoteLogs
+from calve.pipeline.source_log import Extent
+from calve.pipeline.work import LogPlace
+from calve.wal import Claim, LogReader
+from calve.wal.identity import require_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from uuid import UUID
+
+    from calve.clock import Clock
+    from calve.pipeline.source_log import SourceLog
+    from calve.settings import Settings
+    from calve.topics.topic import Binding, Topic
+    from calve.wal import Stream
+
+_SAMPLES: Final = 16
+_FLIGHT: Final = ("grpc://", "grpc+tls://", "grpc+tcp://")
+
+
+class Logs:
+    """Finds the log of each partition, by its id."""
+
+    def __init__(self, settings: Settings, *, flight: str | None, clock: Clock) -> None:
+        """`flight` is where the service that writes the log of `wal.path` is asked for rows."""
+        named = [each.strip() for each in settings.pipeline.logs.split(",") if each.strip()]
+        own = [str(settings.wal.path)] if settings.wal.path else []
+        self._directories = [*own, *(each for each in named if not each.startswith(_FLIGHT))]
+        self._flight = {own[0]: flight} if own else {}
+        self._remote = RemoteLogs([each for each in named if each.startswith(_FLIGHT)], clock)
+        self._local: dict[str, _LocalLogs] = {}
+
+    def refresh(self) -> int:
+        """Look how far they are; a number that is another one whenever that is further."""
+        for directory in self._directories:
+            if directory not in self._local:
+                self._open(directory)
+        return sum(each.refresh() for each in self._local.values()) + self._remote.refresh()
+
+    def _open(self, directory: str) -> None:
+        try:
+            found = _LocalLogs(Path(directory), self._flight.get(directory))
+        except NotFound:
+            return  # no row was taken in yet
+        self._local[directory] = found
+
+    def log(self, topic: Topic, partition: int) -> SourceLog:
+        """The partition's log; an error that says why there is none stops that partition alone."""
+        binding = topic.partitions[partition]
+        for held in self._local.values():
+            if held.log_id == binding.log_id:
+                return held.log(topic, partition, binding)
+        if self._remote.is_configured:
+            return self._remote.log(topic, partition, binding)
+        raise _not_found(topic, partition, binding, self._directories)
+
+    def close(self) -> None:
+        for each in self._local.values():
+            each.close()
+        self._remote.close()
+
+
+class _LocalLogs:
+    """The streams of one directory."""
+
+    def __init__(self, directory: Path, flight: str | None) -> None:
+        self._directory = directory
+        self._flight = flight
+        self._reader = LogReader(directory)
+        self._streams = {each.id: each for each in self._reader.streams}
+        self._error: CalveError | None = None
+        self._lock = Lock()
+
+    @property
+    def log_id(self) -> UUID:
+        return self._reader.log_id
+
+    def refresh(self) -> int:
+        with self._lock:
+            before = self._reader.generation
+            try:
+                self._reader.refresh()
+                self._error = None
+            except CalveError as error:
+                self._error = error
+            if self._reader.generation != before:
+                self._streams = {each.id: each for each in self._reader.streams}
+            return self._reader.generation
+
+    def log(self, topic: Topic, partition: int, binding: Binding) -> _LocalLog:
+        stream = self._streams.get(binding.stream_id)
+        if stream is None:
+            raise _no_stream(topic, partition, binding, self._directory)
+        place = LogPlace(
+            log_id=binding.log_id,
+            stream_id=binding.stream_id,
+            directory=str(self._directory),
+            flight=self._flight,
+        )
+        return _LocalLog(self, stream, place)
+
+    @contextmanager
+    def reading(self) -> Iterator[LogReader]:
+        """The reader, which is not for several threads; the error if it could not follow."""
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            yield self._reader
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class _LocalLog:
+    """A `SourceLog` in a directory."""
+
+    def __init__(self, owner: _LocalLogs, stream: Stream, place: LogPlace) -> None:
+        self._owner = owner
+        self._stream = stream
+        self.place = place
+
+    @property
+    def durable(self) -> int:
+        with self._owner.reading() as reader:
+            return reader.durable_offset(self._stream) or 0
+
+    @property
+    def begins_at(self) -> int:
+        return self._stream.first_offset
+
+    def require(self, committed: int) -> None:
+        with self._owner.reading() as reader:
+            offsets = reader.offsets(self._stream)
+        claim = Claim(self._stream.id, committed)
+        require_stream(self._stream, claim, first=offsets.first, durable=offsets.durable)
+
+    def extent(self, start: int, end: int) -> Extent:
+        """Its bytes are estimated from a few frames, spread evenly over the rows."""
+        step = max((end - start) // _SAMPLES, 1)
+        with self._owner.reading() as reader:
+            headers = [reader.header(self._stream, at) for at in range(start, end, step)]
+        shares = [each.frame_bytes / (each.end_offset - each.first_offset) for each in headers]
+        row_bytes = sum(shares) / len(shares)
+        return Extent(int(row_bytes * (end - start)) + 1, headers[0].ingested_at_us)
+
+    def cut(self, start: int, offset: int) -> int:
+        """The end of a frame, so that a table remembers the checksum of a whole one."""
+        with self._owner.reading() as reader:
+            header = reader.header(self._stream, offset)
+        return header.first_offset if header.first_offset > start else offset
+
+
+def _not_found(
+    topic: Topic, partition: int, binding: Binding, directories: Sequence[str]
+) -> Unavailable:
+    return Unavailable(
+        f"partition {partition} of topic {topic.name} is in log {binding.log_id}, which is not in "
+        f"{' or '.join(directories)}",
+        hint="name its directory, or the Flight address of the process that writes it, in "
+        "pipeline.logs. If the log is lost for good, "
+        f"`calve topic alter {topic.name} --new-log` goes on where the table ends",
+        context={"expected": str(binding.log_id)},
+    )
+
+
+def _no_stream(topic: Topic, partition: int, binding: Binding, directory: Path) -> Conflict:
+    return Conflict(
+        f"partition {partition} of topic {topic.name} has its rows in stream {binding.stream_id}, "
+        f"which is not in log {binding.log_id} in {directory}: the log or the state is older than "
+        "the other",
+        hint="bring back the newer one of the two. If it is lost for good, "
+        f"`calve topic alter {topic.name} --new-log` goes on where the table ends",
+        context={"expected": str(binding.stream_id)},
+    )

@@ -1,0 +1,135 @@
+"""Makes a topic ready to be written: its table looked at, its ranges cut, its pieces described.
+
+Everything that would be refused at the commit, and can be known before, is refused here, so that a
+topic that stopped leaves no files behind with every try.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from calve.pipeline.plan import cut, pieces_of
+from calve.pipeline.shapes import shape_of
+from calve.pipeline.work import Piece
+from calve.tables.offsets import LogRange, next_offset, range_operation_id
+from calve.tables.positions import committed_position
+from calve.tables.topic_tables import grown_for, target_file_bytes
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from pyiceberg.table import Table
+
+    from calve.pipeline.dead_letters import DeadLetterCommits
+    from calve.pipeline.feed import PartitionFeed
+    from calve.pipeline.lane_work import PartitionWork, TopicWork
+    from calve.pipeline.publish import Publishing
+    from calve.pipeline.tables import TopicTables
+    from calve.pipeline.work import TableShape
+    from calve.tables.positions import Position
+    from calve.topics.topic import Topic
+
+SKIPPED: Final = "skipped: the pipeline was told to set these rows aside"
+
+
+class Preparation:
+    def __init__(
+        self,
+        tables: TopicTables,
+        letters: DeadLetterCommits,
+        publishing: Publishing,
+        *,
+        tasks_max: int,
+    ) -> None:
+        self._tables = tables
+        self._letters = letters
+        self._publishing = publishing
+        self._tasks_max = tasks_max
+
+    def prepare(self, work: TopicWork) -> None:
+        """Read the table, and describe what has to be written for it, if anything has."""
+        topic, feed = work.topic, work.feed
+        makes = any(part.end > _begin(topic, part.feed) for part in work.parts)
+        table = self._tables.table(feed, topic, makes=makes)
+        if table is None:
+            for part in work.parts:
+                part.feed.committed = _begin(topic, part.feed)
+            return
+        self._tables.look_for_dead_letters(feed, topic)
+        work.table, work.schema = table, grown_for(table, topic.schema)
+        shape = shape_of(table, work.schema)
+        for part in work.parts:
+            self._prepare(work, part, table, shape)
+        work.is_ready = any(part.pieces or part.feed.parcel for part in work.parts)
+
+    def _prepare(
+        self, work: TopicWork, part: PartitionWork, table: Table, shape: TableShape
+    ) -> None:
+        feed, log = part.feed, part.feed.log
+        assert log is not None
+        position = committed_position(table, feed.number)
+        start = next_offset(
+            table,
+            feed.number,
+            log.place.stream_id,
+            last_seen=feed.last_seen,
+            replaces=replaced_log(work.topic, feed, position),
+        )
+        self._letters.settle(work.topic, table, feed.number, log.place.stream_id)
+        feed.committed, feed.last_seen = start, position or feed.last_seen
+        if position is not None:
+            self._publishing.tell(work.topic, feed, start)
+        if feed.parcel is not None and feed.parcel.rows.start != start:
+            feed.parcel = None
+        if feed.parcel is None and start < part.end:
+            log.require(start)
+            self._cut(work, part, start, shape)
+
+    def _cut(self, work: TopicWork, part: PartitionWork, start: int, shape: TableShape) -> None:
+        """Describe the pieces of the next range."""
+        feed, log, table = part.feed, part.feed.log, work.table
+        assert log is not None
+        assert table is not None
+        end = min(part.end, part.skip_to) if part.skip_to > start else part.end
+        waiting_bytes = log.extent(start, end).bytes
+        target = target_file_bytes(table)
+        sizes = pieces_of(
+            min(waiting_bytes, part.bytes_max), work.feed.ratio.known, target, self._tasks_max
+        )
+        ends = cut(log, start, end, sizes, waiting_bytes)
+        rows = LogRange(feed.number, log.place.stream_id, start, ends[-1], "")
+        part.operation_id = range_operation_id(rows)
+        part.pieces = [
+            Piece(
+                number=0,
+                topic=work.topic,
+                partition=feed.number,
+                place=log.place,
+                start=first,
+                end=last,
+                table=shape,
+                dead_letters=work.feed.dead_letters,
+                operation_id=part.operation_id,
+                file_bytes=target,
+                log_bytes=waiting_bytes * (last - first) // (end - start),
+                set_aside=SKIPPED if part.skip_to > start else "",
+            )
+            for first, last in pairwise(ends)
+        ]
+
+
+def replaced_log(topic: Topic, feed: PartitionFeed, position: Position | None) -> UUID | None:
+    """The log that the partition's own takes over from, where somebody has decided that it does.
+
+    A topic that is bound to a table, or that was given a new log, begins where the table ended.
+    """
+    log = feed.log
+    if position is None or log is None or position.log == log.place.stream_id:
+        return None
+    begins = topic.first_offsets.get(feed.number)
+    return position.log if begins == position.offset == log.begins_at else None
+
+
+def _begin(topic: Topic, feed: PartitionFeed) -> int:
+    return topic.first_offsets.get(feed.number, 0)

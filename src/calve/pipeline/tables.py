@@ -1,0 +1,75 @@
+"""The tables that topics feed, as the pipeline meets them: made when they are missing, or refused.
+
+A table that was there and is gone is never made anew: somebody dropped or renamed it, and an empty
+one in its place would hide that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from calve.errors import NotFound
+from calve.pipeline.shapes import shape_of
+from calve.tables.dead_letters import ensure_dead_letter_table, find_dead_letter_table
+from calve.tables.topic_tables import create_topic_table, require_topic_table
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from calve.pipeline.feed import TopicFeed
+    from calve.state import State
+    from calve.tables.catalog import LakeCatalog
+    from calve.topics.topic import Topic
+
+
+class TopicTables:
+    """Safe to share between threads."""
+
+    def __init__(self, catalog: LakeCatalog, state: State) -> None:
+        self.catalog = catalog
+        self._state = state
+
+    def table(self, feed: TopicFeed, topic: Topic, *, makes: bool) -> Table | None:
+        """The topic's table as it is now; None if there is none, and none is to be made."""
+        table = self.catalog.find_table(topic.name)
+        if table is None:
+            self._require_new(feed, topic)
+            if not makes:
+                return None
+            table = create_topic_table(
+                self.catalog,
+                topic.name,
+                topic.schema,
+                partition_by=topic.partition_by,
+                sort_by=topic.sort_by,
+                properties=topic.properties,
+            )
+        require_topic_table(table, topic.name, is_bound=topic.is_bound)
+        return table
+
+    def look_for_dead_letters(self, feed: TopicFeed, topic: Topic) -> None:
+        """Find the table for what is set aside, once."""
+        if not feed.knows_dead_letters:
+            table = find_dead_letter_table(self.catalog, topic.name)
+            feed.dead_letters = shape_of(table) if table else None
+            feed.knows_dead_letters = True
+
+    def make_dead_letters(self, feed: TopicFeed, topic: Topic) -> None:
+        feed.dead_letters = shape_of(ensure_dead_letter_table(self.catalog, topic.name))
+        feed.knows_dead_letters = True
+
+    def _require_new(self, feed: TopicFeed, topic: Topic) -> None:
+        if topic.is_bound or self._had_rows(feed, topic):
+            raise NotFound(
+                f"the table of topic {topic.name} is gone: it was dropped or renamed",
+                hint="give the table its name back, or restore the catalog; if the rows that were "
+                f"in it are not wanted any more, `calve topic delete {topic.name}` and create the "
+                "topic again",
+                context={"topic": str(topic.name)},
+            )
+
+    def _had_rows(self, feed: TopicFeed, topic: Topic) -> bool:
+        if any(each.last_seen is not None for each in feed.partitions.values()):
+            return True
+        known = (self._state.committed(topic.id, number) for number in topic.partitions)
+        return any(each is not None and each.offset > 0 for each in known)

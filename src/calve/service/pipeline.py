@@ -1,0 +1,49 @@
+"""The pipeline process, as a supervisor starts it: `python -m calve.service.pipeline`.
+
+The driver of Spark, whose JVM ends with it, however that happens. It reports once Spark is there.
+Asked to end, it brings what waits to the tables, within `pipeline.drain_ms`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from calve.parts import load_part
+from calve.service.orders import Report
+from calve.service.process import Surroundings, run_process
+from calve.tables.catalog import LakeCatalog
+
+if TYPE_CHECKING:
+    from calve.settings import Settings
+
+
+def main() -> int:
+    return run_process(_work)
+
+
+def _work(settings: Settings, surroundings: Surroundings) -> None:
+    session = load_part("spark", "calve.spark.session")
+    with ExitStack() as opened:
+        catalog = LakeCatalog(settings)
+        opened.callback(catalog.close)
+        catalog.create_default_namespace()
+        spark = session.LakeSpark(settings)
+        opened.callback(spark.close)
+        surroundings.hear_signals()  # which PySpark has taken
+        surroundings.report(Report())
+        from calve.service.pipelining import run_pipeline
+
+        run_pipeline(settings, spark, catalog, surroundings.ending, owner=_owner())
+
+
+def _owner() -> str:
+    """The supervisor, not this process: one that it starts again goes on at once."""
+    return f"process {os.getppid()} on {platform.node()}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""The whole pipeline on Spark, and tables that somebody changes while rows are under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from calve.lake import Lake
+from calve.model import TableName
+from calve.pipeline.job import run_pieces
+from calve.wal import Rejected
+from tests.conftest import QUICK_RETRIES, MakeSettings
+from tests.fakes.pipelines import Site, site
+
+FLAGS = {
+    "wal__free_bytes_min": 0,
+    "pipeline__flush_interval_ms": 1,
+    "spark__master": "local[2]",
+    **QUICK_RETRIES,
+}
+
+
+@dataclass
+class SparkSite:
+    lake: Lake
+    site: Site
+
+    def pipeline(self, **options: Any) -> Any:
+        return self.site.pipeline(session=self.lake.spark(), run_pieces=run_pieces, **options)
+
+    def sql(self, statement: str) -> list[Any]:
+        return list(self.lake.spark().sql(statement).collect())
+
+
+@pytest.fixture
+def both(make_settings: MakeSettings, spark_running: None) -> Iterator[SparkSite]:
+    settings = make_settings(**FLAGS)
+    with site(settings) as made, Lake(settings) as lake:
+        yield SparkSite(lake, made)
+
+
+def batch(start: int, count: int = 10, **more: Any) -> pa.RecordBatch:
+    ids = list(range(start, start + count))
+    columns = {name: [value] * count for name, value in more.items()}
+    return pa.record_batch({"id": ids, "name": [f"n{each}" for each in ids], **columns})
+
+
+def test_rows_of_many_topics_come_to_their_tables_in_one_job(both: SparkSite) -> None:
+    bad = Rejected(b"{", "application/x-ndjson", "no JSON")
+    ends = {}
+    for number in range(20):
+        topic = f"t{number}"
+        both.site.send(topic, batch(0))
+        pending = both.site.intake.submit(TableName.parse(topic), [batch(10), [bad]])
+        ends[topic] = pending.wait().end or 0
+    assert both.pipeline().drain(120)
+    for topic, end in ends.items():
+        both.site.require_each_once(topic, end)
+    assert both.site.offsets("t3__dead_letters") == [20]
+    both.site.send("t3", batch(20, extra={"deep": [1]}))
+    assert both.pipeline().drain(120)
+    assert both.site.rows("t3")[-1] == {"id": 29, "name": "n29", "extra": {"deep": [1]}}
+
+
+def test_spark_does_with_a_table_of_the_pipeline_what_it_does_with_any(both: SparkSite) -> None:
+    both.site.create(
+        "events",
+        schema={"id": "long", "name": "string", "day": "date"},
+        partition_by=["day"],
+        sort_by=["id"],
+    )
+    pipeline = both.pipeline()
+    for topic in ("plain", "events"):
+        for start in range(0, 40, 10):
+            both.site.send(topic, batch(start))
+            assert pipeline.drain(60)
+    for topic in ("plain", "events"):
+        table = f"default.default.{topic}"
+        assert both.sql(f"SELECT count(*), max(_calve_offset) FROM {table}")[0][:] == (40, 39)
+        both.sql(f"INSERT INTO {table} (id, name) VALUES (1000, 'by hand')")
+        both.sql(f"UPDATE {table} SET name = 'u' WHERE id = 5")
+        both.sql(
+            f"MERGE INTO {table} t USING (SELECT 6L AS id) s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET name = 'm'"
+        )
+        both.sql(f"DELETE FROM {table} WHERE id = 7")
+        both.sql(
+            f"CALL system.rewrite_data_files(table => '{table}', "
+            "options => map('rewrite-all', 'true'))"
+        )
+        both.site.send(topic, batch(40))
+        assert pipeline.drain(60)
+        found = both.sql(f"SELECT name FROM {table} WHERE id IN (5, 6, 7, 45, 1000) ORDER BY id")
+        assert [row[0] for row in found] == ["u", "m", "n45", "by hand"]
+        verified = both.lake.tables.verify_topic(topic)
+        assert verified.is_sound
+        assert verified.unnumbered_rows == 1
+
+
+def add_column(both: SparkSite) -> None:
+    both.sql("ALTER TABLE default.default.t ADD COLUMN later string")
+
+
+def add_the_same_column(both: SparkSite) -> None:
+    both.sql("ALTER TABLE default.default.t ADD COLUMN new string")
+
+
+def change_partitioning(both: SparkSite) -> None:
+    both.sql("ALTER TABLE default.default.t ADD PARTITION FIELD bucket(4, id)")
+
+
+def change_order(both: SparkSite) -> None:
+    both.sql("ALTER TABLE default.default.t WRITE ORDERED BY name")
+
+
+def compact(both: SparkSite) -> None:
+    both.sql(
+        "CALL system.rewrite_data_files(table => 'default.default.t', "
+        "options => map('rewrite-all', 'true'))"
+    )
+
+
+def delete_rows(both: SparkSite) -> None:
+    both.lake.tables.delete_data("t", "id = 100000")
+    both.sql("INSERT INTO default.default.t (id, name) VALUES (-1, 'by hand')")
+    both.sql("DELETE FROM default.default.t WHERE id = -1")
+
+
+def roll_back(both: SparkSite) -> None:
+    both.lake.tables.rollback("t", both.lake.tables.list_snapshots("t")[0].id)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        add_column,
+        add_the_same_column,
+        change_partitioning,
+        change_order,
+        compact,
+        delete_rows,
+        roll_back,
+    ],
+)
+@pytest.mark.parametrize("step", ["prepared", "written"])
+def test_a_table_may_change_while_rows_are_under_way(
+    both: SparkSite, change: Callable[[SparkSite], None], step: str
+) -> None:
+    pipeline = both.pipeline()
+    for start in (0, 10):
+        both.site.send("t", batch(start))
+        assert pipeline.drain(60)
+    changes = [change]
+
+    def reach(reached: str) -> None:
+        if reached == step and changes:
+            changes.pop()(both)
+
+    both.site.send("t", batch(20, new="x"))
+    assert both.pipeline(reach=reach).drain(60)
+    assert not changes
+    found = both.site.offsets("t")
+    expected = list(range(30))
+    if change is roll_back and found != expected:
+        # The rows of the snapshots that were taken back are gone on purpose.
+        expected = [*range(10), *range(20, 30)]
+    assert found == expected
+    values = both.sql("SELECT new FROM default.default.t WHERE id >= 20")
+    assert [row[0] for row in values] == ["x"] * 10
+    assert both.lake.tables.verify_topic("t", log=both.site.intake.log.directory).is_sound
