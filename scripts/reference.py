@@ -34,7 +34,7 @@ DIRECTORY: Final = ROOT / "docs" / "reference"
 # Settings that are read and checked, but that nothing in this version acts on: a whole section by
 # its name, or single keys. A unit test fails when the code begins to read one of them.
 RESERVED: Final = (
-    "pipeline",
+    "pipeline.sink",
     "reader",
     "query",
     "auth",
