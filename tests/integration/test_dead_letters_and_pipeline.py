@@ -49,6 +49,12 @@ def ids(made: Site) -> list[int]:
     return sorted(row["id"] for row in made.rows("orders"))
 
 
+def run_until_dead(made: Site, point: str) -> None:
+    pipeline = made.pipeline(reach=crash_at(point))
+    for _ in range(20):
+        pipeline.run_cycle()
+
+
 POINTS = ("planned", "prepared", "written", "before commit", "committed", "dead letters committed")
 
 
@@ -60,13 +66,13 @@ def test_a_bad_row_is_kept_and_set_aside(lake_site: Site, point: str) -> None:
     assert (audited(lake_site).rows, audited(lake_site).dead_letters) == (2, 2)
     send(lake_site, 3)
     with pytest.raises(Crash):
-        lake_site.pipeline(reach=crash_at(point)).run_cycle()
+        run_until_dead(lake_site, point)
     audited(lake_site)
     # What did not fit fits now, also what is still in the log.
     lake_site.intake.alter_topic(ORDERS, TopicChange(on_unknown_column="ignore"))
     letters(lake_site).replay(all=True)
     with pytest.raises(Crash):
-        lake_site.pipeline(reach=crash_at(point)).run_cycle()
+        run_until_dead(lake_site, point)
     audited(lake_site)
     assert lake_site.pipeline().drain(30)
     audited(lake_site)
