@@ -347,6 +347,8 @@ _DEAD_LETTERS: Final = (
             ),
         ),
         problems=(400, 404, 406, 409),
+    ),
+)
 
 _ORDERS: Final = (400, 404, 408, 413, 422, 429)
 _PIPELINE: Final = (
