@@ -34,7 +34,7 @@ DIRECTORY: Final = ROOT / "docs" / "reference"
 # Settings that are read and checked, but that nothing in this version acts on: a whole section by
 # its name, or single keys. A unit test fails when the code begins to read one of them.
 RESERVED: Final = (
-    "pipeline",
+    "pipeline.sink",
     "reader",
     "query",
     "auth",
@@ -61,6 +61,9 @@ SECTION_NOTES: Final = {
         "For [`calve up`](../guides/running.md) and `lake.serve()`. `tls_cert` and `tls_key` come "
         "together. How a client meets the bounds is in "
         "[producing over Flight](../guides/producing-flight.md#limits)."
+    ),
+    "pipeline": (
+        "For [the pipeline](../operating/pipeline.md). A topic may have bounds of its own."
     ),
     "state": "SQLite; PostgreSQL and etcd are refused in this version.",
     "log": "For programs that call `configure_logs`; see [logs](../operating/logs.md).",
