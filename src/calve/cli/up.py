@@ -113,6 +113,7 @@ The lake is in {settings.data}. Ctrl-C stops the service. To send a row, copy a 
   curl --json '[{{"id": 2}}]' {addresses.http}/v1/topics/events/rows
   python -c 'import calve; calve.Client("{addresses.flight}").produce("events", [{{"id": 3}}])'
 
-`calve status` and `calve topic list` show what became of them.
+`calve sql "select * from events"` shows them once they are in their table, `calve status` how far
+that is.
 """
     )

@@ -61,10 +61,13 @@ class DeadLetters:
 
     def list(self, *, limit: int = LIMIT_DEFAULT, **filters: Unpack[Filters]) -> LetterList:
         """How many there are, by reason, and the first of them by offset."""
+        return self.list_some(selected(filters), limit)
+
+    def list_some(self, selection: Selection, limit: int = LIMIT_DEFAULT) -> LetterList:
         if not 1 <= limit <= LIMIT_MAX:
             raise InvalidRequest(f"the limit is {limit}", hint=f"it is from 1 to {LIMIT_MAX:,}")
         table = find_dead_letter_table(self._catalog, self._topic)
-        return list_letters(str(self._topic), table, selected(filters), limit)
+        return list_letters(str(self._topic), table, selection, limit)
 
     def show(self, offset: int, partition: int | None = None) -> LetterView:
         """One of them, with what was sent so that a person can read it."""

@@ -37,6 +37,17 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     since: datetime | None = None
     until: datetime | None = None
 
+    @property
+    def plain(self) -> Selection:
+        """The selection alone, of what says more."""
+        return Selection(
+            reason=self.reason,
+            offsets=self.offsets,
+            partition=self.partition,
+            since=self.since,
+            until=self.until,
+        )
+
 
 class Wish(Selection, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is to be done to some dead letters, or to `all`.
@@ -52,13 +63,7 @@ class Wish(Selection, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def selection(self) -> Selection:
         """Which are meant; InvalidRequest if that is not clear."""
-        found = Selection(
-            reason=self.reason,
-            offsets=self.offsets,
-            partition=self.partition,
-            since=self.since,
-            until=self.until,
-        )
+        found = self.plain
         require_meant(found, everything=self.all)
         return found
 
