@@ -27,7 +27,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.functions import lit
 
 from calve.lake import Lake
 from calve.model import TableName
@@ -153,14 +152,14 @@ class Work:
         commit_range(table, rows, Edit(added=files), operation_id=pieces[0].operation_id)
 
     def arrow_tables(self) -> list[pa.Table]:
-        """The rows as they are in the log, in two halves."""
+        """The rows with where and when each came, as they are in the table, in two halves."""
         half = self._rows // 2
         return [self._read(0, half), self._read(half, self._rows)]
 
     def _read(self, start: int, end: int) -> pa.Table:
         reader = LogReader(Path(str(self._lake.settings.wal.path)))
         entries = reader.read(reader.stream(TOPIC), start, end)
-        return pa.Table.from_batches([entry.batch for entry in entries if entry.batch])
+        return placed([entry for entry in entries if entry.batch], 0)
 
     def pyarrow(self, halves: list[pa.Table]) -> None:
         def write(number: int) -> None:
@@ -178,9 +177,6 @@ class Work:
             frame = reader.options(**options).load()
         else:
             frame = self._session.read.parquet(str(self.directory))
-            places = {"_calve_partition": "int", "_calve_offset": "long"}
-            for name, kind in (places | {"_calve_ingested_at": "timestamp"}).items():
-                frame = frame.withColumn(name, lit(None).cast(kind))
         frame.writeTo(".".join(table.name())).append()
 
 
@@ -264,7 +260,6 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         flags = {"data": directory, "spark.master": "local[2]", "wal.sync_mode": "none"}
-        flags |= {"wal.free_bytes_min": 0}
         with Lake(load_settings(flags=flags, environ={}).settings) as lake:
             work = Work(lake, given.rows, given.pieces)
             lake.spark().dataSource.register(LogSource)

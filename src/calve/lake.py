@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from calve.ingest import Intake, Produced, TopicOffsets
-    from calve.ingest.dead_letters import DeadLetters
+    from calve.ingest.dead_letters.box import DeadLetters
     from calve.query.rows import Rows
     from calve.service.serving import Serving
     from calve.topics.control import PipelineControl
@@ -102,9 +102,9 @@ class Lake:
 
     def dead_letters(self, topic: str) -> DeadLetters:
         """The rows that a topic could not take: to list, show, replay and discard."""
-        from calve.ingest.dead_letters import DeadLetters
+        from calve.ingest.dead_letters.box import DeadLetters
 
-        return DeadLetters(self.catalog, TableName.parse(topic), lambda: self.intake)
+        return DeadLetters(lambda: self.catalog, TableName.parse(topic), lambda: self.intake)
 
     @property
     def pipeline(self) -> PipelineControl:

@@ -32,7 +32,8 @@ def drain(intake: Intake, catalog: LakeCatalog, topic: TableName) -> int:
     commit_pending(catalog, topic, intake.partition)
     position = committed_position(table, intake.partition)
     start = position.offset if position else 0
-    end = intake.acknowledged_end(topic)
+    intake.log.flush()
+    end = intake.offsets(topic).durable
     if start == end:
         return end
     known = intake.topics.topic(topic)

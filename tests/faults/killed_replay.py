@@ -35,7 +35,7 @@ def watch_log(lake: Lake, steps: Steps) -> None:
         return done
 
     lake.intake.submit = watched_submit  # type: ignore[method-assign]
-    PendingAppend.wait = watched_wait  # type: ignore[method-assign]
+    PendingAppend.wait = watched_wait  # type: ignore[method-assign,assignment]
 
 
 def run(data: str, kill_at: int | None, report: str) -> None:

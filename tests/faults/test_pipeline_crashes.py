@@ -6,6 +6,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,10 +16,12 @@ from calve.errors import Unavailable
 from calve.manager import IcebergManager
 from calve.model import TableName
 from calve.pipeline import tables
+from calve.pipeline.pipeline import Pipeline
 from calve.pipeline.work import PieceDone
 from calve.protocol import problem_of
 from calve.tables.dead_letters import named_dead_letters
 from calve.tables.orphans import remove_orphans
+from calve.tables.topic_tables import create_topic_table
 from calve.wal import Rejected
 from tests.conftest import QUICK_RETRIES, MakeSettings
 from tests.fakes.pipelines import Crash, Site, crash_at, run_here, site
@@ -49,11 +52,15 @@ def send(made: Site, *columns: str) -> int:
     return made.intake.submit(name, [rows, [BAD], rows]).wait().end or 0
 
 
-def crash(made: Site, reach: Callable[[str], None], **options: Any) -> None:
-    pipeline = made.pipeline(reach=reach, **options)
+def run(pipeline: Pipeline) -> None:
+    for _ in range(10):
+        pipeline.run_cycle()
+
+
+def crash(made: Site, reach: Callable[[str], None]) -> None:
+    pipeline = made.pipeline(reach=reach)
     with pytest.raises(Crash):
-        for _ in range(10):
-            pipeline.run_cycle()
+        run(pipeline)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -120,7 +127,7 @@ def test_an_end_while_the_table_is_made_leaves_one_that_the_next_takes(
 ) -> None:
     end = send(lake_site)
 
-    makes = tables.create_topic_table
+    makes = create_topic_table
 
     def made_and_ended(*args: Any, **options: Any) -> Any:
         makes(*args, **options)
@@ -152,11 +159,11 @@ def test_a_piece_that_fails_keeps_the_rows_before_it_and_none_behind(lake_site: 
     problem = problem_of(Unavailable("the disk of this task is full"))
     tries = iter(range(2))
 
-    def run(session: object, pieces: Any, *, tasks_max: int) -> Any:
+    def run_badly(session: object, pieces: Any, *, tasks_max: int) -> Any:
         done = run_here(session, pieces, tasks_max=tasks_max)
         if len(done) > 2 and next(tries, None) is not None:
             for file in pickle.loads(done[1].files):
-                os.remove(file.file_path.removeprefix("file://"))
+                Path(file.file_path.removeprefix("file://")).unlink()
             done[1] = PieceDone(number=done[1].number, problem=problem)
         return done
 
@@ -168,7 +175,7 @@ def test_a_piece_that_fails_keeps_the_rows_before_it_and_none_behind(lake_site: 
 
     for _ in range(40):
         lake_site.send("blobs", pa.record_batch({"blob": [os.urandom(50_000)]}))
-    assert lake_site.pipeline(run_pieces=run).drain(60)
+    assert lake_site.pipeline(run_pieces=run_badly).drain(60)
     lake_site.require_each_once("blobs", 40)
     assert next(tries, None) is None
     # Nothing of what was written behind the gap is left over.

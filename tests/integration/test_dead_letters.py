@@ -13,8 +13,12 @@ import pytest
 
 import calve
 from calve.errors import Conflict, Corruption, InvalidRequest, NotFound
-from calve.ingest.dead_letters import DeadLetters, plan
+from calve.ingest.dead_letters import plan
+from calve.ingest.dead_letters.box import DeadLetters
+from calve.ingest.dead_letters.letters import LetterScan
+from calve.ingest.dead_letters.replay import Replay
 from calve.ingest.dead_letters.rounds import Chunk, Round, round_under_way
+from calve.ingest.dead_letters.views import Selection
 from calve.ingest.formats import KnownTypes, decode
 from calve.lake import Lake
 from calve.model import TableName
@@ -129,15 +133,9 @@ def test_what_is_set_aside_again_is_not_replayed_again_by_the_same_wish(lake: La
     first = letters(lake).replay(all=True)
     drain(lake.intake, lake.catalog, ORDERS)
     assert (first.rows, first.rejected) == (0, 1)
-    again = letters(lake).replay_some(calve_selection(), ends=first.ends)
+    again = letters(lake).replay_some(Selection(), ends=first.ends)
     assert again.is_done
     assert letters(lake).replay(all=True).rejected == 1
-
-
-def calve_selection() -> Any:
-    from calve.ingest.dead_letters import Selection
-
-    return Selection()
 
 
 def test_csv_json_and_arrow_are_read_again_by_their_types(lake: Lake) -> None:
@@ -230,7 +228,6 @@ def test_without_dead_letters_there_is_nothing_to_replay(lake: Lake) -> None:
 
 def interrupted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Round:
     """A replay that has sent its rows and not removed them yet."""
-    from calve.ingest.dead_letters.replay import Replay
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
@@ -320,10 +317,8 @@ def test_two_replays_at_once_send_each_row_once(lake: Lake) -> None:
 
 def test_a_round_is_what_was_written_down(lake: Lake) -> None:
     send(lake, b'{"id": 1, "x": 1}\n{"id": 2, "x": 1}\n{"id": "z"}')
-    from calve.ingest.dead_letters.letters import LetterScan
-
     table = lake.catalog.load_table(ORDERS.dead_letters)
-    assert plan.next_chunks(LetterScan(table, calve_selection())) == (Chunk(0, "0-3"),)
+    assert plan.next_chunks(LetterScan(table, Selection())) == (Chunk(0, "0-3"),)
 
 
 def test_huge_originals_go_one_by_one(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pyiceberg.table import Table
 from calve.clock import SystemClock
 from calve.errors import Unavailable
 from calve.ingest import Intake
+from calve.ingest.flight import FlightServer
 from calve.manager import IcebergManager
 from calve.model import TableName
 from calve.settings import Settings
@@ -391,6 +393,65 @@ def test_two_partitions_of_two_processes_come_to_one_table(
     assert lake_site.committed("orders", 1) == 40
 
 
+def test_rows_of_a_process_elsewhere_are_asked_for_over_flight(
+    lake_site: Site, tmp_path: Path, make_settings: MakeSettings
+) -> None:
+    there = make_settings(
+        **AT_ONCE, wal__path=str(tmp_path / "there"), ingest__partition=1, ingest__flight_port=0
+    )
+    name = TableName.parse("orders")
+    lake_site.send("orders", rows(*range(10)))
+    with Intake(there) as intake, FlightServer(intake) as server:
+        settings = make_settings(**AT_ONCE, pipeline__logs=server.url)
+        pipeline = lake_site.pipeline(settings=settings)
+        for number in range(2):
+            sent = pa.RecordBatch.from_pylist(rows(*range(20)))
+            intake.submit(name, [sent, [Rejected(b"x", "text/csv", "bad")]]).wait()
+            deadline = time.monotonic() + 30
+            while lake_site.committed("orders", 1) < 21 * (number + 1):
+                assert time.monotonic() < deadline
+                pipeline.drain(1)
+        pipeline.close()
+    lake_site.require_each_once("orders", 10, partition=0)
+    lake_site.require_each_once("orders", 42, partition=1)
+
+
+def test_a_log_that_cannot_be_opened_stops_its_topics_alone(
+    lake_site: Site, tmp_path: Path, make_settings: MakeSettings
+) -> None:
+    other = tmp_path / "other"
+    with Intake(make_settings(**AT_ONCE, wal__path=str(other))) as intake:
+        intake.submit(TableName.parse("elsewhere"), pa.record_batch({"id": [1]})).wait()
+    identity = (other / "log.json").read_bytes()
+    (other / "log.json").write_bytes(b"{")
+    lake_site.send("orders", rows(1))
+    settings = make_settings(**AT_ONCE, pipeline__logs=str(other))
+    pipeline = lake_site.pipeline(settings=settings)
+    assert not pipeline.drain(0.5)
+    assert lake_site.rows("orders") == rows(1)
+    errors = [each.error for each in lake_site.state.progress().partitions.values() if each.error]
+    assert "log.json is unreadable" in errors[0]
+    (other / "log.json").write_bytes(identity)
+    assert pipeline.drain(30)
+    assert lake_site.rows("elsewhere") == rows(1)
+
+
+def test_rows_that_a_rollback_asks_for_again_come_again(lake_site: Site) -> None:
+    pipeline = lake_site.pipeline()
+    for number in range(3):
+        lake_site.send("orders", rows(number))
+        assert pipeline.drain(30)
+    with IcebergManager(lake_site.settings) as manager:
+        oldest = min(manager.list_snapshots("orders"), key=lambda each: each.timestamp).id
+        log = lake_site.intake.log.directory
+        manager.rollback("orders", oldest, replay=True, log=log)
+    assert lake_site.offsets("orders") == [0]
+    lake_site.send("orders", rows(3))
+    assert pipeline.drain(30)
+    lake_site.require_each_once("orders", 4)
+    assert lake_site.committed("orders") == 4
+
+
 def test_a_log_that_is_nowhere_stops_its_partition_with_a_way_out(
     lake_site: Site, tmp_path: Path, make_settings: MakeSettings
 ) -> None:
@@ -466,37 +527,37 @@ def test_a_topic_deleted_and_made_again_is_another_one(lake_site: Site) -> None:
     assert lake_site.rows("orders") == rows(1, 2, 3)
 
 
+def run_until(stop: threading.Event, made: Site, failed: list[BaseException]) -> None:
+    with LakeCatalog(made.settings) as catalog:
+        pipeline = made.pipeline(catalog=catalog)
+        try:
+            while not stop.is_set():
+                pipeline.run_cycle()
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+
 def test_two_pipelines_at_once_write_each_row_once(lake_site: Site) -> None:
     stop = threading.Event()
     failed: list[BaseException] = []
-
-    def work() -> None:
-        with LakeCatalog(lake_site.settings) as catalog:
-            pipeline = lake_site.pipeline(catalog=catalog)
-            try:
-                while not stop.is_set():
-                    pipeline.run_cycle()
-            except BaseException as error:  # noqa: BLE001
-                failed.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
+    arguments = (stop, lake_site, failed)
+    threads = [threading.Thread(target=run_until, args=arguments) for _ in range(2)]
     for thread in threads:
         thread.start()
-    ends = dict.fromkeys(("a", "b", "c"), 0)
+    topics = ("a", "b", "c")
     bad = Rejected(b"x", "text/csv", "bad")
     for number in range(40):
-        for topic in ends:
-            ends[topic] = lake_site.send(topic, rows(number, number))
+        for topic in topics:
+            lake_site.send(topic, rows(number, number))
             if number % 5 == 0:
-                pending = lake_site.intake.submit(TableName.parse(topic), [[bad]])
-                ends[topic] = pending.wait().end or 0
+                lake_site.intake.submit(TableName.parse(topic), [[bad]]).wait()
     stop.set()
     for thread in threads:
         thread.join(60)
     assert not failed
     assert lake_site.pipeline().drain(30)
-    for topic, end in ends.items():
-        lake_site.require_each_once(topic, end)
+    for topic in topics:
+        lake_site.require_each_once(topic, 88)
 
 
 class FailingCatalog(LakeCatalog):
@@ -561,6 +622,33 @@ def test_a_table_that_hangs_holds_up_nobody(
             lake_site.require_each_once(topic, 2)
 
 
+def test_a_commit_that_hangs_holds_up_nobody_and_counts_when_it_is_done(
+    lake_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calve.pipeline.pipeline.PATIENCE_SECONDS", 0.2)
+    pipeline = lake_site.pipeline()
+    go_on = threading.Event()
+    iceberg = lake_site.catalog.iceberg
+    works = iceberg.commit_table
+
+    def hangs(table: Table, *arguments: Any) -> Any:
+        if table.name()[-1] == "t0":
+            go_on.wait(60)
+        return works(table, *arguments)
+
+    monkeypatch.setattr(iceberg, "commit_table", hangs)
+    for _ in range(2):
+        for topic in ("t0", "t1"):
+            lake_site.send(topic, rows(1))
+        assert not pipeline.drain(1)
+    assert (lake_site.committed("t0"), lake_site.committed("t1")) == (0, 2)
+    told = [each.error for each in lake_site.state.progress().partitions.values() if each.error]
+    assert told == ["the catalog or the store of table t0 does not answer"]
+    go_on.set()
+    assert pipeline.drain(30)
+    lake_site.require_each_once("t0", 2)
+
+
 def test_a_commit_that_fails_is_made_again_with_the_same_files(
     lake_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -617,9 +705,9 @@ def test_spark_that_fails_is_told_and_the_rows_wait(lake_site: Site) -> None:
         return run_here(session, pieces, tasks_max=tasks_max)
 
     pipeline = lake_site.pipeline(run_pieces=run)
+    pipeline.run_cycle()  # in which it reads how far the table is
     with pytest.raises(Unavailable):
-        for _ in range(3):
-            pipeline.run_cycle()
+        pipeline.run_cycle()
     assert pipeline.drain(30)
     lake_site.require_each_once("orders", 1)
 

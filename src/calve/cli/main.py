@@ -98,9 +98,16 @@ PIPELINE: Final = {
     "skip": Entry("pipeline", "skip", "Send rows that do not get into their table aside."),
     "status": Entry("pipeline", "status", "Show how far tables are behind the log."),
 }
+DEAD_LETTER: Final = {
+    "discard": Entry("dead_letter", "discard", "Remove rows that a topic could not take."),
+    "list": Entry("dead_letter", "list_letters", "List the rows that a topic could not take."),
+    "replay": Entry("dead_letter", "replay", "Send them to the topic again, each once."),
+    "show": Entry("dead_letter", "show", "Show one of them as it was sent."),
+}
 CALVE: Final[dict[str, Entry | Noun]] = {
     "branch": Noun(BRANCH, "Write to a table without anybody seeing it, then publish."),
     "config": Entry("config", "config", "Write, show and check the configuration."),
+    "dead-letter": Noun(DEAD_LETTER, "Look after rows that topics could not take."),
     "doctor": Entry("doctor", "doctor", "Check everything that Calve needs on this machine."),
     "pipeline": Noun(PIPELINE, "Watch and direct what brings rows to tables."),
     "produce": Entry("produce", "produce", "Send rows to a topic."),

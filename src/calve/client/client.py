@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from calve.client.buffer import Buffer
+from calve.client.dead_letters import ClientDeadLetters
 from calve.client.delivery import Delivery
 from calve.client.link import Link
 from calve.client.pieces import Piece, size_of, whole
@@ -159,6 +160,11 @@ class Client:
     def pipeline(self) -> ClientPipeline:
         """What brings rows to tables, to be watched and directed."""
         return ClientPipeline(self._act, self._ask)
+
+    def dead_letters(self, topic: str) -> ClientDeadLetters:
+        """The rows that a topic could not take: to list, show, replay and discard."""
+        self._require_open()
+        return ClientDeadLetters(self._link.act, str(TableName.parse(topic)))
 
     def topics(self) -> list[str]:
         """The names of all topics."""

@@ -65,12 +65,17 @@ class TopicCreation:
         position = committed_positions(table).get(partition) if table else None
         return position.offset if position else None
 
-    def table(self, name: TableName) -> Table | None:
+    @property
+    def catalog(self) -> LakeCatalog:
+        """Opened at the first call."""
         with self._lock:
             if self._catalog is None:
                 self._catalog = LakeCatalog(self._settings)
+            return self._catalog
+
+    def table(self, name: TableName) -> Table | None:
         try:
-            return self._catalog.load_table(name)
+            return self.catalog.load_table(name)
         except NotFound:
             return None
 

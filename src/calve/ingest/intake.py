@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from calve.model import TableName
     from calve.settings import Settings
     from calve.state import State
+    from calve.tables.catalog import LakeCatalog
     from calve.topics.topic import Topic, TopicChange, TopicSpec
     from calve.wal import Entry, PendingAppend, Stream
     from calve.wal.payload import Part
@@ -113,6 +114,11 @@ class Intake:
     @property
     def state(self) -> State:
         return self._state
+
+    @property
+    def catalog(self) -> LakeCatalog:
+        """The lake's; opened at the first call."""
+        return self._creation.catalog
 
     @property
     def problems(self) -> Mapping[TableName, CalveError]:

@@ -20,7 +20,7 @@ _SHARE: Final = 0.85
 _SHARE_MAX: Final = 0.95
 _REST_SHARE: Final = 0.05
 _LEARNING_BYTES: Final = 32 << 20
-_TELLING_BYTES: Final = 1 << 18  # of less, most of a file is what every file has
+_TELLING_BYTES: Final = 1 << 16  # of less, most of a file is what every file has
 _NEW_SHARE: Final = 0.5
 
 

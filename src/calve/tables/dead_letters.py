@@ -23,7 +23,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from calve.errors import Conflict, Corruption
+from calve.errors import Conflict, Corruption, NotFound
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.feeding import TOPIC, feeding_topic
@@ -148,12 +148,10 @@ def files_named_by(table: Table) -> set[str]:
     return found
 
 
-def files_awaited_by(catalog: LakeCatalog, table: str) -> set[str]:
+def files_awaited_by(catalog: LakeCatalog, letters: str) -> set[str]:
     """The files that a table is about to get, because its topic's table names them."""
-    name = TableName.parse(table)
+    name = TableName.parse(letters)
     if not name.is_dead_letters:
         return set()
-    try:
-        return files_named_by(catalog.load_table(name.topic))
-    except NotFound:
-        return set()
+    table = catalog.find_table(name.topic)
+    return set() if table is None else files_named_by(table)

@@ -76,7 +76,7 @@ class Partitioner:
         columns = [term.values(rows) for term in self._terms]
         numbers = _numbered(columns)
         counts = pc.value_counts(numbers)
-        if len(counts) > 1:
+        if len(counts) > 1 and not _are_together(numbers, len(counts)):
             order = pc.sort_indices(numbers)
             rows, numbers = rows.take(order), numbers.take(order)
             columns = [column.take(order) for column in columns]
@@ -158,6 +158,11 @@ def _numbered(columns: list[pa.ChunkedArray]) -> pa.ChunkedArray:
         # Counted anew each time, so that the product stays small.
         numbers = _codes(pc.add(pc.multiply(numbers, width), codes))
     return numbers
+
+
+def _are_together(numbers: pa.ChunkedArray, count: int) -> bool:
+    """Whether the rows of each partition follow each other, as those of a day mostly do."""
+    return len(pc.run_end_encode(numbers.combine_chunks()).values) == count
 
 
 def _codes(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, Final, Unpack
 import msgspec
 
 from calve.errors import Conflict, InvalidRequest, NotFound
-from calve.ingest.dead_letters.letters import (
+from calve.ingest.dead_letters.letters import LetterScan, letter_of, list_letters
+from calve.ingest.dead_letters.original import shown
+from calve.ingest.dead_letters.replay import REASONS_SHOWN, Replay
+from calve.ingest.dead_letters.rounds import round_under_way
+from calve.ingest.dead_letters.selection import selected
+from calve.ingest.dead_letters.views import (
     LIMIT_DEFAULT,
     LIMIT_MAX,
-    LetterList,
-    LetterScan,
-    letter_of,
-    list_letters,
-)
-from calve.ingest.dead_letters.original import LetterView, shown
-from calve.ingest.dead_letters.replay import REASONS_SHOWN, Replay, Replayed
-from calve.ingest.dead_letters.rounds import round_under_way
-from calve.ingest.dead_letters.selection import (
+    Discarded,
     Filters,
+    LetterList,
+    LetterView,
+    Replayed,
     Selection,
     require_meant,
-    selected,
 )
 from calve.tables.dead_letters import INGESTED_AT, find_dead_letter_table
 from calve.tables.offset_scan import OFFSET, PARTITION, offset_runs
@@ -42,33 +41,33 @@ _DISCARDED_MAX: Final = 1_000_000
 _COLUMNS: Final = (PARTITION, OFFSET, INGESTED_AT, "reason", "content_type", "original")
 
 
-class Discarded(msgspec.Struct, frozen=True, kw_only=True):
-    """How many dead letters are gone, or would be."""
-
-    topic: str
-    count: int
-    is_done: bool
-    ends: dict[int, int]
-    dry_run: bool = False
-
-
 class DeadLetters:
     """The rows that a topic could not take, which lie in `<topic>__dead_letters`."""
 
     def __init__(
-        self, catalog: LakeCatalog, topic: TableName, intake: Callable[[], Intake]
+        self,
+        catalog: Callable[[], LakeCatalog],
+        topic: TableName,
+        intake: Callable[[], Intake],
     ) -> None:
-        """Only a replay opens the intake."""
-        self._catalog = catalog
+        """Only a replay asks for the intake."""
+        self._open_catalog = catalog
         self._topic = topic.by_user()
         self._intake = intake
 
+    @property
+    def _catalog(self) -> LakeCatalog:
+        return self._open_catalog()
+
     def list(self, *, limit: int = LIMIT_DEFAULT, **filters: Unpack[Filters]) -> LetterList:
         """How many there are, by reason, and the first of them by offset."""
+        return self.list_some(selected(filters), limit)
+
+    def list_some(self, selection: Selection, limit: int = LIMIT_DEFAULT) -> LetterList:
         if not 1 <= limit <= LIMIT_MAX:
             raise InvalidRequest(f"the limit is {limit}", hint=f"it is from 1 to {LIMIT_MAX:,}")
         table = find_dead_letter_table(self._catalog, self._topic)
-        return list_letters(str(self._topic), table, selected(filters), limit)
+        return list_letters(str(self._topic), table, selection, limit)
 
     def show(self, offset: int, partition: int | None = None) -> LetterView:
         """One of them, with what was sent so that a person can read it."""

@@ -1,15 +1,16 @@
-"""Dead letters as they are found in their table, and as they are shown."""
+"""Dead letters as they are found in their table, and counted."""
 
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from calve.ingest.dead_letters.selection import Matcher
+from calve.ingest.dead_letters.views import Letter, LetterList, ReasonCount
 from calve.tables.dead_letters import INGESTED_AT
 from calve.tables.offset_scan import OFFSET, PARTITION, offset_files
 from calve.tables.reading import FileReader
@@ -19,41 +20,11 @@ if TYPE_CHECKING:
 
     from pyiceberg.table import Table
 
-    from calve.ingest.dead_letters.selection import Selection
+    from calve.ingest.dead_letters.views import Selection
 
-LIMIT_DEFAULT: Final = 100
-LIMIT_MAX: Final = 10_000
 REASONS_MAX: Final = 100
 _REASONS_HELD_MAX: Final = 20_000
 _SHOWN: Final = (PARTITION, OFFSET, INGESTED_AT, "reason", "content_type")
-
-
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """A row that was set aside, without its contents."""
-
-    partition: int
-    offset: int
-    ingested_at: datetime | None
-    reason: str
-    content_type: str
-
-
-class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
-    reason: str
-    count: int
-
-
-class LetterList(msgspec.Struct, frozen=True, kw_only=True):
-    """How many there are, and why; then the first of them by offset.
-
-    Of very many reasons the rarest are counted together in `other_reasons`.
-    """
-
-    topic: str
-    count: int
-    reasons: list[ReasonCount]
-    other_reasons: int
-    letters: list[Letter]
 
 
 class LetterScan:
@@ -63,9 +34,8 @@ class LetterScan:
         self, table: Table, selection: Selection, ends: Mapping[int, int] | None = None
     ) -> None:
         """With `ends`, only those before the end of their partition."""
-        self._selection = selection
-        self._ends = ends
-        self._runs = runs = selection.runs
+        self._matcher = Matcher(selection, ends)
+        self._runs = runs = self._matcher.runs
         found = offset_files(table, table.metadata.current_snapshot_id)
         self._files = [each for each in found if runs is None or each.may_hold(runs)]
         self._reader = FileReader(table, [each.task for each in self._files])
@@ -98,10 +68,10 @@ class LetterScan:
         return _sorted(found, rows_max) if found is not None else pa.table({OFFSET: []})
 
     def _of_file(self, number: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        wanted = {*columns, *self._selection.columns}
+        wanted = {*columns, *self._matcher.columns}
         task = self._files[number].task
         for batch in self._reader.batches(task, tuple(wanted), where=self._where()):
-            rows = self._selection.matching(batch, self._ends)
+            rows = self._matcher.matching(batch)
             if rows.num_rows:
                 yield rows.select(list(columns))
 

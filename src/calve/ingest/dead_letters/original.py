@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -13,25 +12,6 @@ from calve.ingest.formats.arrow_rows import ARROW, arrow_batches
 
 SHOWN_BYTES_MAX: Final = 64 * 1024
 _TEXT: Final = ("text/", "application/json", "application/x-ndjson")
-
-
-class LetterView(msgspec.Struct, frozen=True, kw_only=True):
-    """A row that was set aside. Of a text that is too long, `text` is the beginning.
-
-    `values` are the rows of an Arrow stream; `base64` is the original where it is neither.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    ingested_at: datetime | None
-    reason: str
-    content_type: str
-    size_bytes: int
-    is_whole: bool
-    text: str | None = None
-    values: list[dict[str, Any]] | None = None
-    base64: bytes | None = None
 
 
 def shown(original: bytes, content_type: str) -> dict[str, Any]:

@@ -15,15 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
-import msgspec
-
-from calve.errors import Conflict, InvalidRequest
+from calve.errors import Conflict, Fenced, InvalidRequest
 from calve.ingest.dead_letters.again import ReadAgain
 from calve.ingest.dead_letters.letters import LetterScan
 from calve.ingest.dead_letters.plan import next_chunks
 from calve.ingest.dead_letters.rounds import NO_ROUND, Chunk, Round, round_under_way
-from calve.ingest.dead_letters.selection import Selection
+from calve.ingest.dead_letters.views import Replayed, Selection
 from calve.ingest.formats import KnownTypes
+from calve.ingest.refusals import as_refusal
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.staging import Edit
@@ -40,22 +39,6 @@ if TYPE_CHECKING:
     from calve.tables.catalog import LakeCatalog
 
 REASONS_SHOWN: Final = 5
-
-
-class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of dead letters: rows of the topic, or dead letters again at new offsets.
-
-    `is_done` if no more are meant. `ends` are those of what was meant at the beginning, by
-    partition, so that what is set aside again is not replayed again by the same wish.
-    """
-
-    topic: str
-    rows: int
-    rejected: int
-    reasons: list[str]
-    is_done: bool
-    ends: dict[int, int]
-    dry_run: bool = False
 
 
 class _Sent(NamedTuple):
@@ -105,8 +88,7 @@ class Replay:
         sent = _Sent()
         for number, chunk in enumerate(found.chunks):
             sent = self._send(table, found.producer(number), chunk, sent)
-        # Whatever the log's mode of syncing: from now on, nobody else has these rows.
-        self._intake.acknowledged_end(self._topic)
+        self._make_durable()
         self._finish(found)
         return self._replayed(sent, ends, is_done=False)
 
@@ -204,6 +186,13 @@ class Replay:
         for content_type, originals in _originals(table, chunk).items():
             read.rejected += [Rejected(each, content_type, reason) for each in originals]
         return read
+
+    def _make_durable(self) -> None:
+        """Whatever the log's mode of syncing: when they leave here, nobody else has the rows."""
+        try:
+            self._intake.log.flush()
+        except Fenced as error:
+            raise as_refusal(error) from error
 
     def _finish(self, found: Round) -> None:
         """Remove what was sent, and the note of it, in one commit."""

@@ -4,114 +4,89 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Final, TypedDict
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from calve.errors import InvalidRequest
+from calve.ingest.dead_letters.views import OFFSET_MAX, Filters, Selection
 from calve.tables.dead_letters import INGESTED_AT
 from calve.tables.offset_scan import OFFSET, PARTITION
 from calve.tables.runs import Runs
 from calve.tables.snapshots import parse_moment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-OFFSET_MAX: Final = (1 << 63) - 1
-_TEXT_MAX: Final = 10_000
-_PARTITION_MAX: Final = (1 << 31) - 1
 _RANGE: Final = re.compile(r"(\d{1,19})(-(\d{0,19}))?", re.ASCII)
 _HINT: Final = "write numbers and ranges, such as 5,10-20,300-: the end of a range is not in it"
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All dead letters, or those for which everything holds that is given.
+class Matcher:
+    """Tells which rows are meant; with `ends`, only those before the end of their partition.
 
-    `reason` is a part of the reason, `offsets` such as `5,10-20,300-`. Times without a zone
-    are UTC.
+    InvalidRequest if the selection makes no sense.
     """
 
-    reason: Annotated[str, msgspec.Meta(max_length=_TEXT_MAX)] | None = None
-    offsets: Annotated[str, msgspec.Meta(max_length=_TEXT_MAX)] | None = None
-    partition: Annotated[int, msgspec.Meta(ge=0, le=_PARTITION_MAX)] | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-    @property
-    def runs(self) -> Runs | None:
-        """The offsets, if they are limited; InvalidRequest if they make no sense."""
-        return None if self.offsets is None else offset_runs_of(self.offsets)
+    def __init__(self, selection: Selection, ends: Mapping[int, int] | None = None) -> None:
+        self._selection = selection
+        self._ends = ends
+        self._since = _moment(selection.since)
+        self._until = _moment(selection.until)
+        self.runs = None if selection.offsets is None else runs_of(selection.offsets)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those that have to be known of a row to tell whether it is meant."""
-        more = {"reason": self.reason, INGESTED_AT: self.since or self.until}
-        return (PARTITION, OFFSET, *(name for name, given in more.items() if given is not None))
+        """Those that have to be known of a row."""
+        timed = self._since is not None or self._until is not None
+        more = {"reason": self._selection.reason is not None, INGESTED_AT: timed}
+        return (PARTITION, OFFSET, *(name for name, is_used in more.items() if is_used))
 
-    def matching(
-        self, rows: pa.RecordBatch, ends: Mapping[int, int] | None = None
-    ) -> pa.RecordBatch:
-        """The rows that are meant, and lie before the end of their partition, if these are given.
-
-        A row without an offset, which somebody has put in by hand, is never meant.
-        """
-        masks = [rows.column(OFFSET).is_valid(), rows.column(PARTITION).is_valid()]
-        if self.partition is not None:
-            masks.append(pc.equal(rows.column(PARTITION), self.partition))
-        if (runs := self.runs) is not None:
-            offsets = rows.column(OFFSET).fill_null(-1).to_numpy()
-            masks.append(pa.array(runs.holding(offsets)))
-        if self.reason is not None:
-            masks.append(pc.match_substring(rows.column("reason"), self.reason))
-        if self.since is not None:
-            masks.append(pc.greater_equal(rows.column(INGESTED_AT), _moment(self.since)))
-        if self.until is not None:
-            masks.append(pc.less(rows.column(INGESTED_AT), _moment(self.until)))
-        if ends is not None:
-            masks.append(_before(rows, ends))
-        mask = masks[0]
-        for each in masks[1:]:
+    def matching(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that are meant; one without an offset, put in by hand, never is."""
+        mask = pc.and_(rows.column(OFFSET).is_valid(), rows.column(PARTITION).is_valid())
+        for each in self._masks(rows):
             mask = pc.and_(mask, each)
         return rows.filter(mask.fill_null(False))  # noqa: FBT003
 
-
-class Filters(TypedDict, total=False):
-    """The same for programs; `all` has to be said where nothing else is and rows would go."""
-
-    all: bool
-    reason: str | None
-    offsets: str | None
-    partition: int | None
-    since: datetime | str | None
-    until: datetime | str | None
+    def _masks(self, rows: pa.RecordBatch) -> Iterator[pa.Array]:
+        wanted = self._selection
+        if wanted.partition is not None:
+            yield pc.equal(rows.column(PARTITION), wanted.partition)
+        if self.runs is not None:
+            yield pa.array(self.runs.holding(rows.column(OFFSET).fill_null(-1).to_numpy()))
+        if wanted.reason is not None:
+            yield pc.match_substring(rows.column("reason"), wanted.reason)
+        if self._since is not None:
+            yield pc.greater_equal(rows.column(INGESTED_AT), self._since)
+        if self._until is not None:
+            yield pc.less(rows.column(INGESTED_AT), self._until)
+        if self._ends is not None:
+            yield _before(rows, self._ends)
 
 
 def selected(filters: Filters) -> Selection:
-    since, until = filters.get("since"), filters.get("until")
-    return Selection(
-        reason=filters.get("reason"),
-        offsets=filters.get("offsets"),
-        partition=filters.get("partition"),
-        since=parse_moment(since) if isinstance(since, str) else since,
-        until=parse_moment(until) if isinstance(until, str) else until,
-    )
+    """The selection that the filters mean; InvalidRequest if they make no sense."""
+    given = {key: value for key, value in filters.items() if key != "all"}
+    for key in ("since", "until"):
+        if isinstance(text := given.get(key), str):
+            given[key] = _parsed(text)
+    try:
+        return msgspec.convert(given, Selection)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(str(error)) from error
 
 
-def require_meant(selection: Selection, *, everything: bool) -> None:
-    """Refuse to take all of them for meant because nothing was said."""
-    if everything == (selection != Selection()):
-        raise InvalidRequest(
-            "it is not clear which dead letters are meant",
-            hint="name them by reason, offsets, partition or time, or say all (--all, all=True); "
-            "not both",
-        )
+def _parsed(text: str) -> datetime:
+    try:
+        return parse_moment(text)
+    except OverflowError as error:
+        raise InvalidRequest(f"{text!r} is not a time", hint="give one of this age") from error
 
 
-@lru_cache(maxsize=8)
-def offset_runs_of(text: str) -> Runs:
+def runs_of(text: str) -> Runs:
     """Offsets as people write them: `5,10-20,300-`."""
     pairs = []
     for part in text.split(","):
@@ -136,6 +111,11 @@ def _before(rows: pa.RecordBatch, ends: Mapping[int, int]) -> pa.Array:
     return mask
 
 
-def _moment(given: datetime) -> pa.Scalar:
+def _moment(given: datetime | None) -> pa.Scalar | None:
+    if given is None:
+        return None
     zoned = given if given.tzinfo else given.replace(tzinfo=UTC)
-    return pa.scalar(zoned, pa.timestamp("us", "UTC"))
+    try:
+        return pa.scalar(zoned.astimezone(UTC), pa.timestamp("us", "UTC"))
+    except OverflowError as error:
+        raise InvalidRequest(f"{given} is not a time", hint="give one of this age") from error

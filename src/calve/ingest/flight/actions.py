@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from calve.errors import InvalidRequest
+from calve.ingest.flight import letter_actions as letters
 from calve.model import TableName
 from calve.protocol.flight import decode
 from calve.tables.nearest import meant
@@ -120,6 +121,24 @@ _ACTIONS: Final[Mapping[str, _Action]] = {
     ),
     "pipeline.skip": _Action(
         _Skip, _skip, 'Send rows to the dead letters: {"topic": "events", "to": 100}'
+    ),
+    "dead_letter.list": _Action(
+        letters.Listing, letters.list_letters,
+        'Rows that a topic could not take: {"topic": "events", "offsets": "5,10-20"}',
+    ),
+    "dead_letter.show": _Action(
+        letters.One, letters.show_letter, 'One of them: {"topic": "events", "offset": 5}'
+    ),
+    "dead_letter.original": _Action(
+        letters.One, letters.original_of, 'What was sent: {"topic": "events", "offset": 5}'
+    ),
+    "dead_letter.replay": _Action(
+        letters.TopicWish, letters.replay_letters,
+        'Send them to the topic again, until is_done: {"topic": "events", "all": true}',
+    ),
+    "dead_letter.discard": _Action(
+        letters.TopicWish, letters.discard_letters,
+        'Remove them, until is_done: {"topic": "events", "reason": "no number"}',
     ),
 }  # fmt: skip
 

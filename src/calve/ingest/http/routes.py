@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
+from calve.ingest.dead_letters.views import (
+    LIMIT_DEFAULT,
+    LIMIT_MAX,
+    OFFSET_MAX,
+    PARTITION_MAX,
+    Discarded,
+    LetterList,
+    LetterView,
+    Replayed,
+    Wish,
+)
 from calve.ingest.formats import ENCODINGS
 from calve.ingest.formats.arrow_rows import ARROW
 from calve.ingest.formats.csv_rows import CSV
 from calve.ingest.formats.json_rows import JSON, NDJSON
-from calve.ingest.http import health, messages, pipeline, producing, reading, topics
+from calve.ingest.http import (
+    dead_letters,
+    health,
+    messages,
+    pipeline,
+    producing,
+    reading,
+    topics,
+)
 from calve.ingest.http.document import show_docs, show_openapi
 from calve.ingest.http.headers import PRODUCER, SEQUENCE
 from calve.ingest.http.operation import Answer, Content, Operation, Parameter
@@ -240,6 +259,97 @@ _TOPICS: Final = (
     ),
 )
 
+_PARTITION: Final = _query(
+    "partition", "of one partition only", type="integer", minimum=0, maximum=PARTITION_MAX
+)
+_DEAD_LETTERS: Final = (
+    Operation(
+        method="GET",
+        path="/v1/topics/{topic}/dead-letters",
+        handler=dead_letters.list_dead_letters,
+        summary="List the rows that a topic could not take",
+        tells="How many there are, by reason, then the first of them by offset. Everything that "
+        "is given must hold.",
+        parameters=(
+            _TOPIC,
+            _query("reason", "those with this text in their reason", type="string"),
+            _query("offsets", "such as 5,10-20,300-; the end is not in a range", type="string"),
+            _PARTITION,
+            _query("since", "taken in at this time or later", type="string", format="date-time"),
+            _query("until", "taken in before this time", type="string", format="date-time"),
+            _query(
+                "limit",
+                "how many to list",
+                type="integer",
+                minimum=1,
+                maximum=LIMIT_MAX,
+                default=LIMIT_DEFAULT,
+            ),
+        ),
+        answers=(Answer(200, "the dead letters", _json(LetterList)),),
+        problems=(400, 409),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/topics/{topic}/dead-letters/replay",
+        handler=dead_letters.replay_dead_letters,
+        summary="Send dead letters to their topic again",
+        tells="Each lands once, also if the request is sent again. As many as one commit removes: "
+        "unless `is_done`, send the same wish again with the `ends` of the answer. What still does "
+        "not fit becomes a dead letter again, at a new offset.",
+        parameters=(_TOPIC,),
+        body=_json(Wish),
+        answers=(Answer(200, "what became of them", _json(Replayed)),),
+        problems=(400, 404, 408, 409, 413, 422, 429, 504),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/topics/{topic}/dead-letters/discard",
+        handler=dead_letters.discard_dead_letters,
+        summary="Discard dead letters",
+        tells="It is recorded that they were removed on purpose. Unless `is_done`, send the same "
+        "wish again with the `ends` of the answer.",
+        parameters=(_TOPIC,),
+        body=_json(Wish),
+        answers=(Answer(200, "how many are gone", _json(Discarded)),),
+        problems=(400, 404, 408, 409, 413, 422, 429, 504),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/topics/{topic}/dead-letters/{offset}",
+        handler=dead_letters.show_dead_letter,
+        summary="Show one dead letter",
+        tells="As `application/octet-stream`, what was sent, byte for byte.",
+        parameters=(
+            _TOPIC,
+            Parameter(
+                name="offset",
+                place="path",
+                meaning="its offset",
+                schema={
+                    "type": "integer",
+                    "format": "int64",
+                    "minimum": 0,
+                    "maximum": OFFSET_MAX - 1,
+                },
+                is_required=True,
+            ),
+            _PARTITION,
+        ),
+        answers=(
+            Answer(
+                200,
+                "the row, and why it is here",
+                (
+                    Content(JSON, LetterView),
+                    Content(dead_letters.BYTES, {"type": "string", "format": "binary"}),
+                ),
+            ),
+        ),
+        problems=(400, 404, 406, 409),
+    ),
+)
+
 _ORDERS: Final = (400, 404, 408, 413, 422, 429)
 _PIPELINE: Final = (
     Operation(
@@ -323,4 +433,4 @@ _SERVICE: Final = (
     ),
 )
 
-OPERATIONS: Final = (*_ROWS, *_TOPICS, *_PIPELINE, *_SERVICE)
+OPERATIONS: Final = (*_ROWS, *_TOPICS, *_DEAD_LETTERS, *_PIPELINE, *_SERVICE)

@@ -56,6 +56,7 @@ class Service:
         self.settings = settings
         self.gate = Gate()
         self.types = TypesCache()
+        self.replaying = asyncio.Lock()
         threads = min(_THREADS_MAX, 2 + (os.cpu_count() or 1))
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="calve-http")
 

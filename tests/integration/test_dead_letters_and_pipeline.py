@@ -1,0 +1,100 @@
+"""Dead letters from the front door through the pipeline to their table, and back again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from calve.ingest.dead_letters.box import DeadLetters
+from calve.maintenance.verification import Verification
+from calve.maintenance.verify import verify_topic
+from calve.model import TableName
+from calve.topics import TopicChange
+from calve.wal import Rejected
+from tests.conftest import QUICK_RETRIES, MakeSettings
+from tests.fakes.pipelines import Crash, Site, crash_at, site
+
+ORDERS = TableName.parse("orders")
+NDJSON = "application/x-ndjson"
+AT_ONCE = {"wal__free_bytes_min": 0, "pipeline__flush_interval_ms": 1, **QUICK_RETRIES}
+
+
+@pytest.fixture
+def lake_site(make_settings: MakeSettings) -> Iterator[Site]:
+    with site(make_settings(**AT_ONCE)) as made:
+        made.create("orders", schema={"id": "long"}, on_unknown_column="dead_letter")
+        yield made
+
+
+def letters(made: Site) -> DeadLetters:
+    return DeadLetters(lambda: made.catalog, ORDERS, lambda: made.intake)
+
+
+def send(made: Site, *ids: int) -> None:
+    """A good row, and a bad one, of each."""
+    good = pa.record_batch({"id": list(ids)})
+    bad = [Rejected(b'{"id": %d, "x": 1}' % (1000 + each), NDJSON, "no column x") for each in ids]
+    made.intake.submit(ORDERS, [good, bad]).wait()
+
+
+def audited(made: Site) -> Verification:
+    found = verify_topic(made.catalog, ORDERS, own_log=made.settings.wal.path)
+    assert found.is_sound, found
+    return found
+
+
+def ids(made: Site) -> list[int]:
+    return sorted(row["id"] for row in made.rows("orders"))
+
+
+def run_until_dead(made: Site, point: str) -> None:
+    pipeline = made.pipeline(reach=crash_at(point))
+    for _ in range(20):
+        pipeline.run_cycle()
+
+
+POINTS = ("planned", "prepared", "written", "before commit", "committed", "dead letters committed")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_bad_row_is_kept_and_set_aside(lake_site: Site, point: str) -> None:
+    """Whatever dies, an offset is in one table or the other; and replayed, a row lands once."""
+    send(lake_site, 1, 2)
+    assert lake_site.pipeline().drain(30)
+    assert (audited(lake_site).rows, audited(lake_site).dead_letters) == (2, 2)
+    send(lake_site, 3)
+    with pytest.raises(Crash):
+        run_until_dead(lake_site, point)
+    audited(lake_site)
+    # What did not fit fits now, also what is still in the log.
+    lake_site.intake.alter_topic(ORDERS, TopicChange(on_unknown_column="ignore"))
+    letters(lake_site).replay(all=True)
+    with pytest.raises(Crash):
+        run_until_dead(lake_site, point)
+    audited(lake_site)
+    assert lake_site.pipeline().drain(30)
+    audited(lake_site)
+    letters(lake_site).replay(all=True)
+    assert lake_site.pipeline().drain(30)
+    assert audited(lake_site).dead_letters == 0
+    assert ids(lake_site) == [1, 2, 3, 1001, 1002, 1003]
+
+
+def test_rows_that_do_not_fit_the_table_come_back_when_they_do(lake_site: Site) -> None:
+    lake_site.intake.submit(ORDERS, pa.record_batch({"id": [1]})).wait()
+    assert lake_site.pipeline().drain(30)
+    lake_site.intake.submit(
+        ORDERS, [Rejected('{"id": "grün"}'.encode(), NDJSON, "not a number")]
+    ).wait()
+    assert lake_site.pipeline().drain(30)
+    done = letters(lake_site).replay(all=True)
+    assert (done.rows, done.rejected) == (0, 1)
+    assert lake_site.pipeline().drain(30)
+    (left,) = letters(lake_site).list().letters
+    assert left.offset == 2
+    assert letters(lake_site).show(2).text == '{"id": "grün"}'
+    letters(lake_site).discard(offsets="2")
+    found = audited(lake_site)
+    assert (found.rows, found.dead_letters) == (1, 0)
