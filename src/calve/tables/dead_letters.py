@@ -23,7 +23,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from calve.errors import Conflict, Corruption, NotFound
+from calve.errors import Conflict, Corruption
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.feeding import TOPIC, feeding_topic
