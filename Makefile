@@ -40,7 +40,7 @@ lock: setup  ## write requirements.lock from pyproject.toml; ARGS=--upgrade take
 test: setup  ## run the tests, two files at a time; ARGS="-k name" chooses some, ARGS="-n 0 -s" shows output
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not torture" $(ARGS)
 
-demo: setup  ## show a table written and read by Python, Spark and DuckDB, on temporary data
+demo: setup  ## rows from a producer to a table and its readers, on temporary data
 	$(BIN)/python examples/demo.py
 
 bench: setup  ## run the benchmarks

@@ -35,7 +35,7 @@ from calve.pipeline.shapes import shape_of
 from calve.pipeline.work import LogPlace, Piece
 from calve.settings import load_settings
 from calve.tables.data_files import new_operation_id
-from calve.tables.dead_letters import DEAD_LETTER_COLUMNS
+from calve.tables.letter_columns import DEAD_LETTER_COLUMNS
 from calve.tables.offsets import LogRange, commit_range
 from calve.tables.schemas import schema_from_arrow
 from calve.tables.staging import Edit

@@ -1,4 +1,4 @@
-"""The main job end to end on the embedded default: SQLite catalog, local files, local Spark.
+"""The main job end to end: rows sent to a service become an Iceberg table that others query.
 
     make demo
 
@@ -7,90 +7,120 @@ Everything happens in a temporary directory, which is removed at the end.
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
 import calve
-from calve.query.engine import connect
 
 ROWS = 100_000
-STREAMED = 1_000
-ORDERS = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False),
-        pa.field("country", pa.string()),
-        pa.field("amount", pa.decimal128(10, 2)),
-        pa.field("ordered_at", pa.timestamp("us", tz="UTC")),
-    ]
-)
-QUESTION = "select country, count(*) as orders, sum(amount) as amount from {table} group by country"
+COUNTRIES = ("de", "fr", "jp", "us")
+QUESTION = "select country, count(*) orders, sum(cents) cents from orders group by country"
+BY_HAND = [
+    {"id": ROWS, "country": "de", "cents": 1250},
+    {"id": "many", "country": "fr", "cents": 990},
+    {"id": ROWS + 1, "country": "jp", "cents": 4500},
+]
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="calve-demo-") as directory:
         flags = {"data": Path(directory, "lake"), "ingest.http_port": 0, "ingest.flight_port": 0}
-        with calve.open(calve.load_settings(flags=flags).settings) as lake:
-            tell(lake)
-            stream(lake)
+        settings = calve.load_settings(flags=flags).settings
+        started = time.monotonic()
+        with calve.open(settings) as lake, lake.serve(pipeline=True) as service:
+            say(f"1. a lake in {settings.data}, with a service and Spark ({since(started)})")
+            say(f"     Flight  {service.addresses.flight}")
+            say(f"     HTTP    {service.addresses.http}\n")
+            produce(service.addresses.flight)
+            post(service.addresses.http)
+            commit(lake)
+            ask(lake)
+            show_dead_letter(lake)
+            verify(lake)
         say("temporary data removed")
     return 0
 
 
-def tell(lake: calve.Lake) -> None:
-    table = lake.catalog.create_table("orders", ORDERS)
-    say(f"1. Python made the table orders at {table.location()}")
-
-    started = time.monotonic()
-    spark = lake.spark()
-    say(f"2. Spark {spark.version} opened the same catalog ({time.monotonic() - started:.1f} s)")
-
-    started = time.monotonic()
-    spark.sql(f"""
-        insert into orders
-        select id,
-               element_at(array('de', 'fr', 'jp', 'us'), cast(id % 4 as int) + 1),
-               cast(id % 10000 / 100 as decimal(10, 2)),
-               timestamp_seconds(1700000000 + id)
-        from range({ROWS})
-    """)
-    say(f"3. a Spark job filled it with {ROWS:,} rows ({time.monotonic() - started:.1f} s)")
-
-    table = lake.catalog.load_table("orders")
-    arrow = table.scan().to_arrow()
-    by_python = sorted(
-        (row["country"], row["id_count"], row["amount_sum"])
-        for row in arrow.group_by("country")
-        .aggregate([("id", "count"), ("amount", "sum")])
-        .to_pylist()
+def produce(url: str) -> None:
+    ids = range(ROWS)
+    orders = pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "country": [COUNTRIES[each % len(COUNTRIES)] for each in ids],
+            "cents": pa.array([each % 10_000 for each in ids], pa.int64()),
+        }
     )
-    by_spark = sorted(tuple(row) for row in spark.sql(QUESTION.format(table="orders")).collect())
-    with connect() as duckdb:
-        scan = f"iceberg_scan('{table.metadata_location}')"
-        by_duckdb = sorted(duckdb.sql(QUESTION.format(table=scan)).fetchall())
-
-    say("4. the same question, answered three times from the same table:\n")
-    print(f"   {'country':<10}{'Python':>28}{'Spark SQL':>28}{'DuckDB':>28}")
-    for python, sql, duck in zip(by_python, by_spark, by_duckdb, strict=True):
-        cells = (f"{count:,} orders {amount}" for _, count, amount in (python, sql, duck))
-        print(f"   {python[0]:<10}" + "".join(f"{cell:>28}" for cell in cells))
-    print()
-    if not by_python == by_spark == by_duckdb or sum(row[1] for row in by_python) != ROWS:
-        raise SystemExit("the answers differ: this is a defect in Calve")
+    started = time.monotonic()
+    with calve.Client(url) as client:
+        sent = client.produce("orders", orders).result()
+    say(f"2. {ROWS:,} orders sent over Flight are acknowledged ({since(started)}):")
+    say(f"   they are in the log, synced to disk, at offsets {sent.first} to {sent.end:,}")
 
 
-def stream(lake: calve.Lake) -> None:
-    """Rows through the service into the log, from where nothing brings them into a table yet."""
-    with lake.serve() as service, calve.Client(service.addresses.flight) as client:
-        sent = client.produce("clicks", calve.generate_test_data(STREAMED)).result()
-        say(f"5. {STREAMED:,} rows sent to {service.addresses.flight} are durable in the log")
-        read = client.read("clicks", sent.first, sent.end)
-        if read.column("id").to_pylist() != list(range(STREAMED)):
-            raise SystemExit("the rows differ: this is a defect in Calve")
-        say(f"   and read back from there, at offsets {sent.first} to {sent.end}\n")
+def post(url: str) -> None:
+    request = Request(
+        f"{url}/v1/topics/orders/rows?on_error=dead_letter",
+        json.dumps(BY_HAND).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urlopen(request) as response:
+        answer = json.load(response)
+    say(
+        f"   {answer['rows']} more over HTTP; {answer['rejected']} that does not fit is set aside\n"
+    )
+
+
+def commit(lake: calve.Lake) -> None:
+    started = time.monotonic()
+    reached = lake.flush("orders")
+    table = lake.catalog.load_table("orders")
+    files = len(list(table.scan().plan_files()))
+    say(f"3. Spark wrote them to the Iceberg table orders ({since(started)}):")
+    say(f"   data files: {files}, up to offset {reached.committed:,}, in one commit\n")
+
+
+def ask(lake: calve.Lake) -> None:
+    by_duckdb = sorted(tuple(row.values()) for row in lake.sql(QUESTION))
+    by_spark = sorted(tuple(row) for row in lake.spark().sql(QUESTION).collect())
+    say("4. the same question to the same table:\n")
+    say(f"   {'country':<10}{'DuckDB':>28}{'Spark SQL':>28}")
+    for duckdb, spark in zip(by_duckdb, by_spark, strict=True):
+        cells = (f"{count:,} orders {cents / 100:,.2f}" for _, count, cents in (duckdb, spark))
+        say(f"   {duckdb[0]:<10}" + "".join(f"{cell:>28}" for cell in cells))
+    say("")
+    if by_duckdb != by_spark:
+        raise defect("the answers differ")
+    if sum(count for _, count, _ in by_duckdb) != ROWS + 2:
+        raise defect("rows are missing or doubled")
+
+
+def show_dead_letter(lake: calve.Lake) -> None:
+    (letter,) = lake.dead_letters("orders").list().letters
+    shown = lake.dead_letters("orders").show(letter.offset)
+    say(f"5. the dead letter, at offset {letter.offset:,}: {letter.reason}")
+    say(f"   {shown.text}\n")
+
+
+def verify(lake: calve.Lake) -> None:
+    found = lake.tables.verify_topic("orders")
+    if not found.is_sound:
+        raise defect("an offset is missing or there twice")
+    total = found.rows + found.dead_letters
+    say(f"6. verify: each of {total:,} offsets is in the table or set aside, once\n")
+
+
+def defect(what: str) -> SystemExit:
+    return SystemExit(f"{what}: this is a defect in Calve")
+
+
+def since(started: float) -> str:
+    return f"{time.monotonic() - started:.1f} s"
 
 
 def say(text: str) -> None:

@@ -62,6 +62,9 @@ SECTION_NOTES: Final = {
         "together. How a client meets the bounds is in "
         "[producing over Flight](../guides/producing-flight.md#limits)."
     ),
+    "pipeline": (
+        "For [the pipeline](../operating/pipeline.md). A topic may have bounds of its own."
+    ),
     "state": "SQLite; PostgreSQL and etcd are refused in this version.",
     "log": "For programs that call `configure_logs`; see [logs](../operating/logs.md).",
 }

@@ -18,7 +18,7 @@ from calve.pipeline.shapes import shape_of
 from calve.pipeline.work import LogPlace, Piece, PieceDone
 from calve.protocol import error_of
 from calve.tables.data_files import new_operation_id
-from calve.tables.dead_letters import DEAD_LETTER_COLUMNS
+from calve.tables.letter_columns import DEAD_LETTER_COLUMNS
 from calve.tables.offsets import LogRange, RangeCommit, commit_range
 from calve.tables.ranges import Ranges
 from calve.tables.schemas import schema_from_arrow

@@ -27,6 +27,8 @@ from calve.tables.file_sizes import FileSizes
 from calve.tables.schemas import arrow_schema, define_table
 from tests.property.condition_grammar import SCHEMA
 
+SPACED = pa.struct([("a b", pa.int64()), ("c", pa.int64())])
+
 
 def make(lake: Lake, columns: Any, **options: Any) -> Table:
     properties = options.pop("properties", {})
@@ -111,6 +113,26 @@ def text_rows(random: np.random.Generator, start: int, count: int, size: int) ->
             "at": pa.array(at).cast(pa.timestamp("us", "UTC")),
         }
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(SPACED), [{"a b": 1, "c": 2}]),
+        (pa.list_(pa.list_(SPACED)), [[{"a b": 1, "c": 2}], None, []]),
+        (pa.list_(pa.map_(pa.string(), SPACED)), [[("k", {"a b": 1, "c": 2})]]),
+        (pa.map_(pa.string(), pa.list_(SPACED)), [("k", [{"a b": 1, "c": 2}])]),
+    ],
+)
+def test_fields_whose_names_avro_cannot_write_keep_their_values(
+    lake: Lake, kind: pa.DataType, value: Any
+) -> None:
+    """In the file they have another name, wherever they lie."""
+    make(lake, {"x": kind})
+    rows = pa.Table.from_pylist([{"x": value}, {"x": None}], schema=pa.schema({"x": kind}))
+    insert_rows(lake.catalog, "t", rows)
+    assert [row["x"] for row in read(lake)] == [value, None]
+    assert [row["x"] for row in lake.sql("select x from t").to_arrow().to_pylist()] == [value, None]
 
 
 def test_more_partitions_than_files_may_be_open(

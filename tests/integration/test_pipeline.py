@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pyiceberg.table import Table
 from calve.clock import SystemClock
 from calve.errors import Unavailable
 from calve.ingest import Intake
+from calve.ingest.flight import FlightServer
 from calve.manager import IcebergManager
 from calve.model import TableName
 from calve.settings import Settings
@@ -391,6 +393,73 @@ def test_two_partitions_of_two_processes_come_to_one_table(
     assert lake_site.committed("orders", 1) == 40
 
 
+def test_rows_of_a_process_elsewhere_are_asked_for_over_flight(
+    lake_site: Site, tmp_path: Path, make_settings: MakeSettings
+) -> None:
+    there = make_settings(
+        **AT_ONCE, wal__path=str(tmp_path / "there"), ingest__partition=1, ingest__flight_port=0
+    )
+    name = TableName.parse("orders")
+    lake_site.send("orders", rows(*range(10)))
+    with Intake(there) as intake, FlightServer(intake) as server:
+        settings = make_settings(**AT_ONCE, pipeline__logs=server.url)
+        pipeline = lake_site.pipeline(settings=settings)
+        for number in range(2):
+            sent = pa.RecordBatch.from_pylist(rows(*range(20)))
+            intake.submit(name, [sent, [Rejected(b"x", "text/csv", "bad")]]).wait()
+            deadline = time.monotonic() + 30
+            while lake_site.committed("orders", 1) < 21 * (number + 1):
+                assert time.monotonic() < deadline
+                pipeline.drain(1)
+        pipeline.close()
+    lake_site.require_each_once("orders", 10, partition=0)
+    lake_site.require_each_once("orders", 42, partition=1)
+
+
+def test_a_log_that_cannot_be_opened_stops_its_topics_alone(
+    lake_site: Site, tmp_path: Path, make_settings: MakeSettings
+) -> None:
+    other = tmp_path / "other"
+    with Intake(make_settings(**AT_ONCE, wal__path=str(other))) as intake:
+        intake.submit(TableName.parse("elsewhere"), pa.record_batch({"id": [1]})).wait()
+    identity = (other / "log.json").read_bytes()
+    (other / "log.json").write_bytes(b"{")
+    lake_site.send("orders", rows(1))
+    settings = make_settings(**AT_ONCE, pipeline__logs=str(other))
+    pipeline = lake_site.pipeline(settings=settings)
+    assert not pipeline.drain(0.5)
+    assert lake_site.rows("orders") == rows(1)
+    errors = [each.error for each in lake_site.state.progress().partitions.values() if each.error]
+    assert "log.json is unreadable" in errors[0]
+    (other / "log.json").write_bytes(identity)
+    assert pipeline.drain(30)
+    assert lake_site.rows("elsewhere") == rows(1)
+
+
+def test_rows_that_a_rollback_asks_for_again_come_again(lake_site: Site) -> None:
+    told: list[int] = []
+
+    def reach(step: str) -> None:
+        if step == "prepared":
+            told.append(lake_site.committed("orders"))
+
+    pipeline = lake_site.pipeline(reach=reach)
+    for number in range(3):
+        lake_site.send("orders", rows(number))
+        assert pipeline.drain(30)
+    with IcebergManager(lake_site.settings) as manager:
+        oldest = min(manager.list_snapshots("orders"), key=lambda each: each.timestamp).id
+        log = lake_site.intake.log.directory
+        manager.rollback("orders", oldest, replay=True, log=log)
+    assert lake_site.offsets("orders") == [0]
+    lake_site.send("orders", rows(3))
+    assert pipeline.drain(30)
+    lake_site.require_each_once("orders", 4)
+    assert lake_site.committed("orders") == 4
+    # Whoever waits for a flush is not told that rows are in the table that were taken out of it.
+    assert told == [0, 1, 2, 1]
+
+
 def test_a_log_that_is_nowhere_stops_its_partition_with_a_way_out(
     lake_site: Site, tmp_path: Path, make_settings: MakeSettings
 ) -> None:
@@ -559,6 +628,33 @@ def test_a_table_that_hangs_holds_up_nobody(
         assert pipeline.drain(30)
         for topic in topics:
             lake_site.require_each_once(topic, 2)
+
+
+def test_a_commit_that_hangs_holds_up_nobody_and_counts_when_it_is_done(
+    lake_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calve.pipeline.pipeline.PATIENCE_SECONDS", 0.2)
+    pipeline = lake_site.pipeline()
+    go_on = threading.Event()
+    iceberg = lake_site.catalog.iceberg
+    works = iceberg.commit_table
+
+    def hangs(table: Table, *arguments: Any) -> Any:
+        if table.name()[-1] == "t0":
+            go_on.wait(60)
+        return works(table, *arguments)
+
+    monkeypatch.setattr(iceberg, "commit_table", hangs)
+    for _ in range(2):
+        for topic in ("t0", "t1"):
+            lake_site.send(topic, rows(1))
+        assert not pipeline.drain(1)
+    assert (lake_site.committed("t0"), lake_site.committed("t1")) == (0, 2)
+    told = [each.error for each in lake_site.state.progress().partitions.values() if each.error]
+    assert told == ["the catalog or the store of table t0 does not answer"]
+    go_on.set()
+    assert pipeline.drain(30)
+    lake_site.require_each_once("t0", 2)
 
 
 def test_a_commit_that_fails_is_made_again_with_the_same_files(

@@ -93,6 +93,7 @@ TOPIC: Final = {
     "verify": Entry("verify", "verify", "Prove that each offset of a topic is in its table once."),
 }
 PIPELINE: Final = {
+    "package": Entry("pipeline", "package", "Write what Spark's executors need into one archive."),
     "pause": Entry("pipeline", "pause", "Leave a topic alone, or all of them."),
     "resume": Entry("pipeline", "resume", "Go on with a topic, or with all of them."),
     "skip": Entry("pipeline", "skip", "Send rows that do not get into their table aside."),

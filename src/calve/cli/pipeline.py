@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import click
@@ -24,6 +25,38 @@ class _Pipeline(Protocol):
     def pause(self, topic: str | None) -> Any: ...
     def resume(self, topic: str | None) -> Any: ...
     def skip(self, topic: str, to: int, partition: int | None) -> Any: ...
+
+
+@click.command()
+@click.option(
+    "--output",
+    metavar="FILE",
+    default="calve-executors.zip",
+    show_default=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The archive to write.",
+)
+@common_options
+def package(call: Call, *, output: Path) -> None:
+    """Write what Spark's executors need into one archive: Calve, and the packages it stands on.
+
+    For a cluster whose machines have Spark and the same Python as this one, and nothing of Calve.
+    Name it as spark.package, and Spark brings it to the executors.
+
+    \b
+    Example: calve pipeline package --output /srv/shop/calve-executors.zip
+    """
+    from calve.pipeline.package import build_package
+
+    built = build_package(output)
+    if call.as_json:
+        print_json(msgspec.to_builtins(built))
+        return
+    say(
+        f"{built.path}: {len(built.packages)} packages for Python {built.python}, "
+        f"{built.bytes / 1e6:.0f} MB"
+    )
+    click.echo(f"spark.package = {built.path}")
 
 
 @click.command()

@@ -43,19 +43,22 @@ class Lane:
         Unavailable if the job itself failed: that is no topic's fault.
         """
         try:
-            self._crew.run(works, self._prepare, self._failed)
-            for work in works:
-                if work.is_worked_on:
-                    self._left_behind(work)
+            self._run(works, self._prepare)
             ready = [work for work in works if work.is_ready]
             if ready:
                 self._reach("prepared")
                 self._write(ready)
                 self._reach("written")
-                self._crew.run(ready, self._finish, self._failed)
+                self._run(ready, self._finish)
         finally:
             for work in works:
                 work.leave()
+
+    def _run(self, works: Sequence[TopicWork], step: Callable[[TopicWork], None]) -> None:
+        self._crew.run(works, step, self._failed)
+        for work in works:
+            if work.is_worked_on:
+                self._left_behind(work)
 
     def _prepare(self, work: TopicWork) -> None:
         if not work.begin():

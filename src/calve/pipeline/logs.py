@@ -43,6 +43,7 @@ class Logs:
         self._flight = {own[0]: flight} if own else {}
         self._remote = RemoteLogs([each for each in named if each.startswith(_FLIGHT)], clock)
         self._local: dict[str, _LocalLogs] = {}
+        self._unopened: dict[str, CalveError] = {}
 
     def refresh(self) -> int:
         """Look how far they are; a number that is another one whenever that is further."""
@@ -52,11 +53,15 @@ class Logs:
         return sum(each.refresh() for each in self._local.values()) + self._remote.refresh()
 
     def _open(self, directory: str) -> None:
+        self._unopened.pop(directory, None)
         try:
-            found = _LocalLogs(Path(directory), self._flight.get(directory))
+            self._local[directory] = _LocalLogs(Path(directory), self._flight.get(directory))
         except NotFound:
             return  # no row was taken in yet
-        self._local[directory] = found
+        except CalveError as error:
+            self._unopened[directory] = error
+        except OSError as error:
+            self._unopened[directory] = _unreadable(directory, error)
 
     def log(self, topic: Topic, partition: int) -> SourceLog:
         """The partition's log; an error that says why there is none stops that partition alone."""
@@ -66,6 +71,8 @@ class Logs:
                 return held.log(topic, partition, binding)
         if self._remote.is_configured:
             return self._remote.log(topic, partition, binding)
+        for error in self._unopened.values():
+            raise error
         raise _not_found(topic, partition, binding, self._directories)
 
     def close(self) -> None:
@@ -97,6 +104,8 @@ class _LocalLogs:
                 self._error = None
             except CalveError as error:
                 self._error = error
+            except OSError as error:
+                self._error = _unreadable(str(self._directory), error)
             if self._reader.generation != before:
                 self._streams = {each.id: each for each in self._reader.streams}
             return self._reader.generation
@@ -162,6 +171,13 @@ class _LocalLog:
         with self._owner.reading() as reader:
             header = reader.header(self._stream, offset)
         return header.first_offset if header.first_offset > start else offset
+
+
+def _unreadable(directory: str, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"the log in {directory} cannot be read: {error.strerror or error}",
+        hint="look at the disk and the directory's permissions",
+    )
 
 
 def _not_found(

@@ -54,25 +54,25 @@ class RemoteLogs:
         return self._count
 
     def log(self, topic: Topic, partition: int, binding: Binding) -> RemoteLog:
-        """The partition as the service that has it told it last; Unavailable if none does."""
+        """The partition, at the service that has it; Unavailable if none does."""
         key = (str(topic.name), partition)
         known = self._known.get(key)
-        now = self._clock.monotonic()
-        if known is None or now - known.asked_at >= _ASK_SECONDS:
-            address, stats = self._asked(topic, partition)
-            known = self._known[key] = RemoteLog(topic, partition, binding, address, stats, now)
+        if known is None or known.place.stream_id != binding.stream_id:
+            address = self._address(topic, partition)
+            known = self._known[key] = RemoteLog(self, topic, partition, binding, address)
         return known
 
-    def _asked(self, topic: Topic, partition: int) -> tuple[str, Stats]:
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    def _address(self, topic: Topic, partition: int) -> str:
         failure: CalveError | None = None
         for address in self._addresses:
             try:
-                stats = self._stats(address, str(topic.name))
+                if self.stats(address, str(topic.name)).partition == partition:
+                    return address
             except CalveError as error:
                 failure = error
-                continue
-            if stats.partition == partition:
-                return address, stats
         reason = failure.message if failure else "none of them has it"
         raise Unavailable(
             f"partition {partition} of topic {topic.name} is in no log here, and no service of "
@@ -80,7 +80,7 @@ class RemoteLogs:
             hint="start the process that takes its rows in, and name its address there",
         )
 
-    def _stats(self, address: str, topic: str) -> Stats:
+    def stats(self, address: str, topic: str) -> Stats:
         from pyarrow import flight
 
         with Translating(address):
@@ -100,31 +100,36 @@ class RemoteLog:
     """A `SourceLog` of which only offsets are known."""
 
     def __init__(
-        self,
-        topic: Topic,
-        partition: int,
-        binding: Binding,
-        address: str,
-        stats: Stats,
-        asked_at: float,
+        self, logs: RemoteLogs, topic: Topic, partition: int, binding: Binding, address: str
     ) -> None:
-        self.place = LogPlace(
-            log_id=binding.log_id,
-            stream_id=binding.stream_id,
-            directory="",
-            flight=address,
-        )
-        self.durable = stats.durable
-        self._first = stats.first
+        self._logs = logs
+        self._topic = str(topic.name)
         self._name = f"{topic.name}/{partition}"
+        self._address = address
+        self._stats: Stats | None = None
+        self.place = LogPlace(
+            log_id=binding.log_id, stream_id=binding.stream_id, directory="", flight=address
+        )
         self.begins_at = topic.first_offsets.get(partition, 0)
-        self.asked_at = asked_at
+        self.asked_at = float("-inf")
+
+    @property
+    def durable(self) -> int:
+        return self._asked().durable
+
+    def _asked(self) -> Stats:
+        now = self._logs.now()
+        if self._stats is None or now - self.asked_at >= _ASK_SECONDS:
+            self._stats = self._logs.stats(self._address, self._topic)
+            self.asked_at = now
+        return self._stats
 
     def require(self, committed: int) -> None:
-        if not self._first <= committed <= self.durable:
+        stats = self._asked()
+        if not stats.first <= committed <= stats.durable:
             raise Conflict(
                 f"{self._name} has {committed} as committed offset, but its log at "
-                f"{self.place.flight} holds {self._first} to {self.durable}",
+                f"{self._address} holds {stats.first} to {stats.durable}",
                 hint="one of the two was restored from another time; bring back its newer state",
             )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from calve.tables.column_memory import ColumnMemory
-from calve.tables.dead_letters import DEAD_LETTER_COLUMNS
+from calve.tables.letter_columns import DEAD_LETTER_COLUMNS
 from calve.tables.schemas import arrow_schema
 from calve.topics.fit import ARROW_CONTENT_TYPE, arrow_stream
 from calve.topics.log_rows import PLACE_FIELDS, LogRows, Refused, placed

@@ -77,6 +77,8 @@ MEANINGS: Final = {
     "log.levels": "levels per component: calve.tables=debug,pyiceberg=info",
     "log.format": "human, json, or auto: human on a terminal",
     "spark.master": "where Spark runs: local[*], spark://host:port, k8s://…, yarn",
+    "spark.package": "the archive that `calve pipeline package` wrote, for executors on other "
+    "machines that have nothing of Calve",
     "spark.conf": "passed on to Spark as it is",
     "auth.required": "whether requests need a token",
 }

@@ -130,6 +130,7 @@ class LogSettings(Section, frozen=True, kw_only=True):
 
 class SparkSettings(Section, frozen=True, kw_only=True):
     master: str = "local[*]"
+    package: Path | None = None
     conf: Properties = field(default_factory=Properties)
 
 

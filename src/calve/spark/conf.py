@@ -36,7 +36,9 @@ _BUSY_TIMEOUT_MS: Final = 60_000
 _LOOPBACK: Final = "127.0.0.1"
 # What settings hide, and what Spark shows besides: a catalog's address may hold a password.
 _REDACTED: Final = rf"{SECRET_WORDS.pattern}|access[.-]?key|\.uri$"
+_UNPACKED: Final = "calve-executors"
 _JOINED: Final = {
+    "spark.archives": ",",
     "spark.driver.extraJavaOptions": " ",
     "spark.jars": ",",
     "spark.sql.extensions": ",",
@@ -74,9 +76,22 @@ def session_conf(
             "spark.driver.bindAddress": _LOOPBACK,
             "spark.sql.shuffle.partitions": "8",
         }
+    else:
+        conf |= _executors(settings)
     for key, value in settings.spark.conf.items():
         separator = _JOINED.get(key)
-        conf[key] = f"{conf[key]}{separator}{value}" if separator else value
+        conf[key] = f"{conf[key]}{separator}{value}" if separator and key in conf else value
+    return conf
+
+
+def _executors(settings: Settings) -> dict[str, str]:
+    """What other machines run tasks with: their own Python, and Calve from the archive."""
+    conf = {"spark.pyspark.python": "python3"}
+    if settings.spark.package is not None:
+        conf |= {
+            "spark.archives": f"{settings.spark.package}#{_UNPACKED}",
+            "spark.executorEnv.PYTHONPATH": f"./{_UNPACKED}",
+        }
     return conf
 
 

@@ -23,12 +23,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import (
-    ParquetFormatModel,
-    ParquetFormatWriter,
-    _to_requested_schema,
-    schema_to_pyarrow,
-)
+from pyiceberg.io.pyarrow import ParquetFormatWriter, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import Table, TableProperties
@@ -52,7 +47,6 @@ PIECE_BYTES: Final = 64 * 1024 * 1024
 _LANE_BYTES: Final = 4 * PIECE_BYTES
 _LANES_MAX: Final = 4
 _OPEN_MAX: Final = 256
-_PARQUET: Final = ParquetFormatModel()
 
 
 def new_operation_id(operation: str) -> str:
@@ -244,6 +238,20 @@ class _Rows:
         return size
 
 
+class _Renamed:
+    """A batch under a schema that has other names and nothing else; nothing is copied.
+
+    PyIceberg's own way loses values of fields inside of a list in a list.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
+        self._batch = batch
+        self._schema = schema
+
+    def __arrow_c_array__(self, _: object = None) -> tuple[object, object]:
+        return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
+
+
 class _Layout:
     """How and where the files of one table are written."""
 
@@ -262,6 +270,9 @@ class _Layout:
         # Parquet files have names that Avro can write too; readers go by the ids.
         self.file_schema = _without_required_fields(sanitize_column_names(schema))
         self._arrow_schema: pa.Schema = schema_to_pyarrow(schema, include_field_ids=True)
+        self._file_arrow_schema: pa.Schema = schema_to_pyarrow(
+            self.file_schema, include_field_ids=True
+        )
         self._locations = table.location_provider()
         self._operation_id = operation_id
         self._numbers = count()
@@ -284,18 +295,10 @@ class _Layout:
         """The rows under the names that the file has for the columns."""
         if self.file_schema == self._schema:
             return rows
-        return pa.Table.from_batches(
-            [
-                _to_requested_schema(
-                    self.file_schema,
-                    self._schema,
-                    batch,
-                    include_field_ids=True,
-                    format_model=_PARQUET,
-                )
-                for batch in rows.to_batches()
-            ]
-        )
+        renamed = [
+            pa.record_batch(_Renamed(batch, self._file_arrow_schema)) for batch in rows.to_batches()
+        ]
+        return pa.Table.from_batches(renamed, self._file_arrow_schema)
 
     def new_file(self, place: Place | None, sort_order_id: int | None) -> _OpenFile:
         name = f"{self._operation_id}-{next(self._numbers):05d}.parquet"

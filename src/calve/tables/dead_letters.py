@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Annotated, Final
 
 import msgspec
-import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import (
@@ -30,15 +29,6 @@ from calve.tables.feeding import TOPIC, feeding_topic
 from calve.tables.offset_scan import OFFSET, PARTITION
 
 INGESTED_AT: Final = "_calve_ingested_at"
-# `original` is the row as it was sent, `content_type` what it is: NDJSON, CSV, or an Arrow stream.
-DEAD_LETTER_COLUMNS: Final = pa.schema(
-    [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("content_type", pa.string(), nullable=False),
-        pa.field("original", pa.binary(), nullable=False),
-    ]
-)
 DEAD_LETTER_SCHEMA: Final = Schema(
     NestedField(1, "topic", StringType(), required=True),
     NestedField(2, "reason", StringType(), required=True),

@@ -1,13 +1,14 @@
 """PyIceberg's projection of file columns onto a table's, mended: a missing list stays missing.
 
-PyIceberg makes an empty list or map of a null one whose elements or values are structs. Whoever
-reads or writes rows through its Arrow functions imports this first; the mend is for the whole
-process, because PyIceberg offers no place to put another projection.
+PyIceberg makes an empty list or map of a null one whose elements or values are structs, and nulls
+of fields that have another name in the file, inside of a list in a list. Whoever reads rows
+through its Arrow functions imports this first; the mend is for the whole process, because
+PyIceberg offers no place to put another projection.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,7 @@ from pyiceberg.types import ListType, MapType
 
 _list: Any = ArrowProjectionVisitor.list
 _map: Any = ArrowProjectionVisitor.map
+_NESTED: Final = (pa.StructArray, pa.ListArray, pa.LargeListArray, pa.MapArray)
 
 
 def _project_list(
@@ -26,7 +28,7 @@ def _project_list(
 ) -> pa.Array | None:
     if not isinstance(before, pa.ListArray | pa.LargeListArray):
         return _list(self, kind, before, elements)
-    if not isinstance(elements, pa.StructArray):
+    if not isinstance(elements, _NESTED):
         return _list(self, kind, before, elements)
     field = self._construct_field(kind.element_field, elements.type)
     made = pa.large_list(field) if isinstance(before, pa.LargeListArray) else pa.list_(field)
@@ -42,11 +44,13 @@ def _project_map(
     values: pa.Array | None,
 ) -> pa.Array | None:
     after = _map(self, kind, before, keys, values)
-    if after is None or before is None or after.null_count == before.null_count:
+    if after is None or before is None or not isinstance(values, _NESTED):
         return after
-    offsets = pc.add(after.offsets, 0)
+    made = after.type
+    offsets = pc.add(before.offsets, 0)
+    items = values if values.type == made.item_type else values.cast(made.item_type)
     return pa.MapArray.from_arrays(
-        offsets, after.keys, after.items, after.type, mask=before.is_null()
+        offsets, keys.cast(made.key_type), items, made, mask=before.is_null()
     )
 
 
