@@ -13,7 +13,6 @@ from calve.lake import Lake
 from calve.model import TableName
 from calve.tables import feeding
 from calve.tables.dead_letters import (
-    DEAD_LETTER_COLUMNS,
     DEAD_LETTER_SCHEMA,
     PendingDeadLetters,
     ensure_dead_letter_table,
@@ -23,7 +22,6 @@ from calve.tables.dead_letters import (
 )
 from calve.tables.offset_scan import OFFSET
 from calve.tables.positions import committed_position
-from calve.tables.schemas import arrow_schema
 from calve.topics import TopicSpec
 from tests.fakes.dead_letters import Letter, commit_main, commit_pending, set_aside
 from tests.fakes.topic_table import make_topic_table
