@@ -24,7 +24,6 @@ from calve.protocol.flight import BATCH_KEY, decode
 from calve.wal import Acknowledgement
 
 if TYPE_CHECKING:
-    from calve.ingest.admission import Admitted
     from calve.ingest.flight.calls import Call
     from calve.ingest.flight.turns import Speaker
     from calve.ingest.intake import Intake
@@ -39,6 +38,7 @@ _READ_SECONDS_PER_BYTE: Final = 1e-9
 _EAGER_READS: Final = 3  # one may be chance
 _REFUSED_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.01
+_encoded: Final = msgspec.json.Encoder().encode
 
 
 class _Due(NamedTuple):
@@ -46,8 +46,7 @@ class _Due(NamedTuple):
 
     place: int  # of the batch in its stream
     pending: PendingAppend | Acknowledgement
-    admitted: Admitted
-    content_bytes: int
+    content_bytes: int  # which are admitted
 
 
 class PutStream:
@@ -55,6 +54,8 @@ class PutStream:
         self, intake: Intake, call: Call, speaker: Speaker, reader: Any, writer: Any
     ) -> None:
         self._intake = intake
+        self._admission = intake.admission
+        self._client = call.peer.address
         self._name = speaker.name
         self._speaker = speaker
         self._call = call
@@ -146,18 +147,16 @@ class PutStream:
         self, batch: pa.RecordBatch, content_bytes: int, producer: str | None, sequence: int | None
     ) -> _Due:
         """Submit the batch. It is here already: so wait a while for room before it is refused."""
-        deadline = time.monotonic() + _REFUSED_SECONDS
-        with self._answered:
-            self._answered.wait_for(lambda: self._has_room(content_bytes))
-            self._call.outstanding += 1
-            self._outstanding_bytes += content_bytes
+        self._begin_one(content_bytes)
+        deadline: float | None = None
         try:
             while True:
                 try:
-                    admitted = self._intake.admission.hold(content_bytes, self._call.peer.address)
-                    return self._submit(batch, producer, sequence, admitted, content_bytes)
+                    return self._submit(batch, content_bytes, producer, sequence)
                 except Overloaded:
-                    if self._call.outstanding == 1 and time.monotonic() > deadline:
+                    now = time.monotonic()
+                    deadline = deadline or now + _REFUSED_SECONDS
+                    if self._call.outstanding == 1 and now > deadline:
                         raise
                     self._pause()
         except BaseException:
@@ -165,19 +164,14 @@ class PutStream:
             raise
 
     def _submit(
-        self,
-        batch: pa.RecordBatch,
-        producer: str | None,
-        sequence: int | None,
-        admitted: Admitted,
-        content_bytes: int,
+        self, batch: pa.RecordBatch, content_bytes: int, producer: str | None, sequence: int | None
     ) -> _Due:
+        self._admission.take(self._client, content_bytes)
         try:
-            pending = self._append(batch, producer, sequence)
+            return _Due(self._place, self._append(batch, producer, sequence), content_bytes)
         except BaseException:
-            admitted.release()
+            self._admission.give_back(self._client, content_bytes)
             raise
-        return _Due(self._place, pending, admitted, content_bytes)
 
     def _append(
         self, batch: pa.RecordBatch, producer: str | None, sequence: int | None
@@ -209,12 +203,17 @@ class PutStream:
 
     def _has_room(self, content_bytes: int) -> bool:
         """A batch that is alone may be as large as it is."""
-        if not self._call.outstanding:
-            return True
-        return (
+        return not self._call.outstanding or (
             self._call.outstanding < OUTSTANDING_MAX
             and self._outstanding_bytes + content_bytes <= OUTSTANDING_BYTES_MAX
         )
+
+    def _begin_one(self, content_bytes: int) -> None:
+        with self._answered:
+            if self._call.outstanding:
+                self._answered.wait_for(lambda: self._has_room(content_bytes))
+            self._call.outstanding += 1
+            self._outstanding_bytes += content_bytes
 
     def _pause(self) -> None:
         with self._answered:
@@ -224,7 +223,8 @@ class PutStream:
         with self._answered:
             self._call.outstanding -= 1
             self._outstanding_bytes -= content_bytes
-            self._answered.notify_all()
+            if self._thread is not None:  # or nobody else can wait
+                self._answered.notify_all()
 
     def _hand_over(self, due: _Due) -> None:
         if self._thread is None:
@@ -248,7 +248,7 @@ class PutStream:
                 self._fail(_placed(as_refusal(error), due.place))
                 return
             finally:
-                due.admitted.release()
+                self._admission.give_back(self._client, due.content_bytes)
             if self._failure is None:
                 self._write(Answer(done.first, done.end, done.is_repeat))
         finally:
@@ -265,7 +265,7 @@ class PutStream:
         if self._is_gone:
             return
         try:
-            self._writer.write(msgspec.json.encode(answer))
+            self._writer.write(_encoded(answer))
             self._call.touch()
         except (pa.ArrowException, OSError):
             self._is_gone = True  # the rows are durable, and nobody is left to be told
