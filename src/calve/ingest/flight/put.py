@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from calve.errors import CalveError, InvalidRequest, NotFound, Overloaded
+from calve.errors import CalveError, InvalidRequest, Overloaded
 from calve.ingest.flight.calls import stopping
 from calve.ingest.refusals import as_refusal
 from calve.protocol import Answer, PutMetadata, problem_of
@@ -185,21 +185,10 @@ class PutStream:
             try:
                 return submit(self._name, batch, producer=producer, sequence=sequence)
             except InvalidRequest:
-                # The topic may have changed since the batch went in: then it is in all the same.
-                repeat = self._repeated(producer, sequence)
+                repeat = self._intake.repeated(self._name, producer, sequence)
                 if repeat is None:
                     raise
                 return repeat
-
-    def _repeated(self, producer: str, sequence: int | None) -> Acknowledgement | None:
-        log = self._intake.log
-        if sequence is None:
-            return None
-        try:
-            stream = log.stream(self._name, self._intake.partition)
-        except NotFound:
-            return None
-        return log.repeated(stream, producer, sequence)
 
     def _has_room(self, content_bytes: int) -> bool:
         """A batch that is alone may be as large as it is."""

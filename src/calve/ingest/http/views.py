@@ -21,7 +21,8 @@ class Appended(Struct, frozen=True, kw_only=True):
     """Rows that are durable, at offsets from `first` up to but not including `end`.
 
     The two are null for a repeat that is older than the log remembers. Rejected rows come after
-    the others, and take offsets too.
+    the others, and take offsets too. Of a repeat that could not be read again, `rows` counts them
+    all; 0 if they are not known.
     """
 
     topic: str
