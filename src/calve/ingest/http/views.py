@@ -61,6 +61,14 @@ class Column(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     doc: str | None = None
 
 
+class ColumnView(Struct, frozen=True, kw_only=True):
+    """A column of a topic, as every door shows it."""
+
+    name: str
+    type: str
+    required: bool
+
+
 class BindingView(Struct, frozen=True, kw_only=True):
     """Which stream of which log holds a partition."""
 
@@ -72,7 +80,7 @@ class TopicView(Struct, frozen=True, kw_only=True):
     id: UUID
     name: str
     kind: Literal["rows", "messages"]
-    columns: list[Column]
+    columns: list[ColumnView]
     partition_by: list[str]
     sort_by: list[str]
     properties: dict[str, str]
