@@ -63,7 +63,10 @@ class OrphanFile:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """A topic's table at one snapshot. `unnumbered_rows` were inserted by hand."""
+    """A topic's table at one snapshot. `unnumbered_rows` were inserted by hand.
+
+    A topic of which nothing was committed yet has no table: then this is about its log alone.
+    """
 
     topic: str
     table: str
@@ -74,3 +77,4 @@ class Verification:
     partitions: tuple[PartitionReport, ...]
     problems: tuple[str, ...]
     orphans: tuple[OrphanFile, ...] | None = None
+    has_table: bool = True

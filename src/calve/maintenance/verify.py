@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from calve.errors import CalveError, Conflict
+from calve.errors import CalveError, Conflict, NotFound
 from calve.maintenance.log_check import TopicLog, opened_log
 from calve.maintenance.sweep import PartitionCount, Sweep, sweep
 from calve.maintenance.verification import (
@@ -52,15 +52,62 @@ def verify_topic(
 ) -> Verification:
     """Audit the table of a topic, and its log: that in a directory, or the lake's own if it has it.
 
-    NotFound if there is no such table or no topic feeds it; InvalidRequest if it has deletes that
+    A topic that the log has and that has no table yet is held against the log alone. NotFound if
+    there is neither, or no topic feeds the table; InvalidRequest if it has deletes that
     only Spark can read; Conflict if its snapshots expire faster than they can be read.
     """
-    table = catalog.load_table(name)
+    try:
+        table = catalog.load_table(name)
+    except NotFound:
+        uncommitted = _uncommitted(name, log, own_log)
+        if uncommitted is None:
+            raise
+        return uncommitted
     topic = require_topic(table, str(name))
     with translating(), opened_log(topic, log, own_log) as in_log:
         found = _audited(table, in_log, lambda: catalog.load_table(name))
     orphans = _orphans(catalog.load_table(name)) if with_orphans else None
     return replace(found, topic=str(topic), table=str(name), orphans=orphans)
+
+
+def _uncommitted(
+    name: TableName | str, log: Path | None, own_log: Path | None
+) -> Verification | None:
+    """Of a topic of which nothing was committed: whether its log has every row from the first on;
+    None if the log has no such topic."""
+    topic = TableName.parse(name) if isinstance(name, str) else name
+    with opened_log(topic, log, own_log) as in_log:
+        if in_log is None or not in_log.partitions:
+            return None
+        reports = tuple(_log_report(in_log, each) for each in sorted(in_log.partitions))
+    return Verification(
+        topic=str(topic),
+        table=str(topic),
+        snapshot_id=None,
+        is_sound=all(each.is_sound for each in reports),
+        rows=0,
+        unnumbered_rows=0,
+        partitions=reports,
+        problems=(),
+        has_table=False,
+    )
+
+
+def _log_report(log: TopicLog, partition: int) -> PartitionReport:
+    return PartitionReport(
+        partition=partition,
+        committed=0,
+        rows=0,
+        missing=(),
+        doubled=(),
+        beyond=(),
+        removed=(),
+        removed_by=(),
+        known_loss=(),
+        returned=0,
+        log=log.check(partition, None, lambda: None),
+        problems=(),
+    )
 
 
 def _audited(table: Table, log: TopicLog | None, reloaded: Callable[[], Table]) -> Verification:
