@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from calve.errors import CalveError, InvalidRequest, Overloaded
 from calve.ingest.flight.calls import stopping
+from calve.ingest.flight.pace import Pace
 from calve.ingest.refusals import as_refusal
 from calve.protocol import Answer, PutMetadata, problem_of
 from calve.protocol.flight import BATCH_KEY, decode
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 OUTSTANDING_MAX: Final = 256  # as many as the log knows of a producer by number
 # More is not faster: it would only be memory that the log has not written yet.
 OUTSTANDING_BYTES_MAX: Final = 2 << 20
-# A read that took less found its message there: the sender does not wait for acknowledgements.
-_READ_SECONDS: Final = 0.000_05
-_READ_SECONDS_PER_BYTE: Final = 1e-9
-_EAGER_READS: Final = 3  # one may be chance
 _REFUSED_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.01
 _encoded: Final = msgspec.json.Encoder().encode
@@ -67,8 +64,12 @@ class PutStream:
         self._answered = threading.Condition()
         self._failure: CalveError | None = None
         self._outstanding_bytes = 0
-        self._eager_reads = 0
+        self._pace = Pace()
         self._place = 0
+        # A client may have an answer, and send on, before its write has returned: so it counts as
+        # given from its beginning. Who sees that answers the next batch, but not before this lock.
+        self._writing = threading.Lock()
+        self._answers_begun = 0
         self._is_gone = False  # the client's end of the stream
         self._thread: threading.Thread | None = None
 
@@ -98,24 +99,15 @@ class PutStream:
             self._identity.note(metadata)
             return True
         content_bytes = self._accepted_bytes(batch)
-        is_eager = self._is_eager(read_seconds, content_bytes)
+        is_owed = self._place > self._answers_begun
+        goes_on = self._pace.goes_on(read_seconds, content_bytes, is_owed=is_owed)
         due = self._submitted(batch, content_bytes, *self._identity.of(metadata))
-        if is_eager:
+        if goes_on:
             self._hand_over(due)
         else:
             self._answer(due)
         self._place += 1
         return True
-
-    def _is_eager(self, read_seconds: float, content_bytes: int) -> bool:
-        """Whether the sender goes on without waiting for acknowledgements."""
-        if self._call.outstanding:
-            return True
-        if read_seconds < _READ_SECONDS + _READ_SECONDS_PER_BYTE * content_bytes:
-            self._eager_reads += 1
-        else:
-            self._eager_reads = 0
-        return self._eager_reads >= _EAGER_READS
 
     def _next_chunk(self) -> Any:
         try:
@@ -254,7 +246,9 @@ class PutStream:
         if self._is_gone:
             return
         try:
-            self._writer.write(_encoded(answer))
+            with self._writing:
+                self._answers_begun += 1
+                self._writer.write(_encoded(answer))
             self._call.touch()
         except (pa.ArrowException, OSError):
             self._is_gone = True  # the rows are durable, and nobody is left to be told
