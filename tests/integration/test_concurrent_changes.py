@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from calve.changes import Expression, delete_rows, insert_rows, update_rows, upsert_rows
+from calve.changes.turns import TURNS
 from calve.lake import Lake
 from calve.tables.schemas import define_table
 
@@ -52,3 +53,30 @@ def test_no_update_is_lost(lake: Lake, rounds: int) -> None:
     rows = lake.catalog.load_table("t").scan().to_arrow().to_pylist()
     moved = WRITERS * rounds
     assert {row["id"]: row["n"] for row in rows} == {0: moved, 1: 1000 - moved}
+
+
+def test_changes_of_one_process_never_stand_in_each_others_way(lake: Lake) -> None:
+    defined = define_table({"id": "long", "n": "long"})
+    lake.catalog.create_table("t", defined.schema, properties={"commit.retry.num-retries": "0"})
+    insert_rows(lake.catalog, "t", [{"id": 0, "n": 0}])
+
+    def count_up() -> None:
+        for _ in range(3):
+            update_rows(lake.catalog, "t", {"n": Expression("n + 1")})
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        for writer in [pool.submit(count_up) for _ in range(WRITERS)]:
+            writer.result()
+    assert lake.catalog.load_table("t").scan().to_arrow()["n"].to_pylist() == [3 * WRITERS]
+
+
+def test_appends_and_readers_take_no_turn(lake: Lake) -> None:
+    table = lake.catalog.create_table("t", define_table({"id": "long"}).schema)
+    insert_rows(lake.catalog, "t", [{"id": 0}])
+    with ThreadPoolExecutor(2) as pool:
+        with TURNS.turn(table.metadata.table_uuid):
+            waiting = pool.submit(delete_rows, lake.catalog, "t", "id = 0")
+            pool.submit(insert_rows, lake.catalog, "t", [{"id": 1}]).result(30)
+            assert lake.catalog.load_table("t").scan().to_arrow().num_rows == 2
+            assert not waiting.done()
+        assert waiting.result().deleted_rows == 1

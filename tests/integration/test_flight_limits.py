@@ -351,6 +351,7 @@ def test_a_stop_waits_for_what_the_log_has_not_written_yet(serve: Callable[..., 
     writer, reader = put(client, "events")
     writer.write_batch(BATCH)
     answer(reader)
+    eventually(lambda: not any(call.outstanding for call in server._calls.opened()))
     with intake.log._leader.holding():
         writer.write_batch(BATCH)
         eventually(lambda: any(call.outstanding for call in server._calls.opened()))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from calve.model import TableName
-from calve.topics import TopicSpec
+from calve.topics import TopicChange, TopicSpec
 from calve.wal import Kind
 from tests.conftest import MakeSettings
 from tests.integration.serving import NDJSON, Serving, answer_of, serving
@@ -126,6 +126,25 @@ def test_the_same_sequence_again_appends_nothing_also_after_a_restart(
     assert (again["first"], again["end"], again["repeat"]) == (0, 1, True)
     assert (after["first"], after["end"], after["repeat"]) == (0, 1, True)
     assert gap.status_code == 409
+
+
+def test_a_repeat_is_acknowledged_also_when_it_would_be_refused_now(service: Serving) -> None:
+    identity = {"Calve-Producer": "p", "Calve-Sequence": "0"}
+    body = b'{"id":1,"note":"a"}\n{"id":2,"note":"b"}\n'
+    assert service.send("events", body, headers=identity).json()["end"] == 2
+    service.intake.alter_topic(EVENTS, TopicChange(drop_columns=["note"]))
+    service.intake.alter_topic(EVENTS, TopicChange(add_columns={"note": "long"}))
+    again = service.send("events", body, headers=identity)
+    assert again.status_code == 200, again.text
+    assert again.json() == {
+        "topic": "events", "partition": 0, "first": 0, "end": 2, "rows": 2,
+        "repeat": True, "rejected": 0, "reasons": [],
+    }  # fmt: skip
+    unreadable = service.send("events", b'{"id":', headers=identity)
+    assert unreadable.json()["repeat"]
+    new = service.send("events", body, headers={**identity, "Calve-Sequence": "1"})
+    assert new.status_code == 422
+    assert service.intake.offsets(EVENTS).durable == 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from calve.errors import Unavailable
+from calve.ingest.flight.actions import perform
 from calve.ingest.http.routes import OPERATIONS
 from calve.model import TableName
 from calve.topics import TopicSpec
@@ -30,6 +32,16 @@ def publish(service: Serving, offset: int) -> None:
     topic = service.intake.topics.topic(EVENTS)
     log_id = topic.partitions[0].log_id
     service.intake.state.publish_committed(topic.id, 0, log_id=log_id, offset=offset)
+
+
+def test_http_and_flight_show_the_same_topic(service: Serving) -> None:
+    columns = [{"name": "id", "type": "long", "required": True}, {"name": "at", "type": "date"}]
+    service.client.post("/v1/topics", json={"name": "events", "columns": columns})
+    over_http = service.client.get("/v1/topics/events").json()["topic"]
+    over_flight = json.loads(perform(service.intake, "topic.describe", b'{"topic": "events"}'))
+    del over_flight["offsets"]
+    assert over_http == over_flight
+    assert over_http["columns"][1] == {"name": "at", "type": "date", "required": False}
 
 
 def test_a_topic_is_created_described_altered_and_deleted(service: Serving) -> None:

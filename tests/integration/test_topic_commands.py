@@ -74,6 +74,19 @@ def test_a_defect_ends_with_7_and_its_ranges(shell: Shell, settings: Settings) -
     assert partition["removed_by"][0]["ranges"] == partition["removed"]
 
 
+def test_a_topic_of_which_nothing_was_committed_ends_with_0(
+    shell: Shell, settings: Settings
+) -> None:
+    with Lake(settings) as lake:
+        lake.produce("new", [{"id": 1}, {"id": 2}])
+    code, out, err = shell("topic", "verify", "new")
+    assert code == 0
+    assert out.splitlines()[1].split() == ["0"] * 8
+    assert "new: nothing was committed yet, and its log holds 2 offsets; there is no table" in err
+    code, out, _ = shell("topic", "verify", "new", "--json")
+    assert (json.loads(out)["has_table"], json.loads(out)["is_sound"]) == (False, True)
+
+
 def test_what_is_no_topic_ends_with_4(shell: Shell) -> None:
     code, _, err = shell("topic", "verify", "plain")
     assert (code, "no topic feeds it" in err) == (4, True)

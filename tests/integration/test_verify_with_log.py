@@ -196,3 +196,27 @@ def test_a_log_that_goes_on_meanwhile_is_no_contradiction(
     state = found.partitions[0].log
     assert state is not None
     assert state.first == 100
+
+
+def test_a_topic_without_a_table_is_held_against_its_log_alone(lake: Lake, log: Log) -> None:
+    append(log, log.create_stream(TOPIC), 0, 30)
+    found = verified(lake.tables, log)
+    assert found.is_sound
+    assert not found.has_table
+    (report,) = found.partitions
+    assert (report.committed, report.rows) == (0, 0)
+    assert report.log is not None
+    assert (report.log.first, report.log.durable) == (0, 30)
+    with pytest.raises(NotFound, match="no table 'other'"):
+        lake.tables.verify_topic("other", log=log.directory)
+
+
+def test_a_table_that_is_gone_is_told_from_one_that_never_was(lake: Lake, log: Log) -> None:
+    stream = log.create_stream(TOPIC)
+    append(log, stream, 0, 30)
+    log.rotate()
+    append(log, stream, 30, 40)
+    assert log.trim({stream.id: 30}) == 1
+    found = verified(lake.tables, log)
+    assert not found.has_table
+    assert "30" in problem(found)

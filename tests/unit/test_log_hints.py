@@ -15,7 +15,11 @@ from calve.cli.main import CALVE, LazyGroup
 from calve.tables import lineage, offsets, positions
 
 MODULES = [
-    *sorted(Path(calve.wal.__file__).parent.glob("*.py")),
+    *(
+        path
+        for package in ("wal", "state", "topics", "ingest")
+        for path in sorted((Path(calve.__file__).parent / package).rglob("*.py"))
+    ),
     *(Path(str(module.__file__)) for module in (lineage, offsets, positions)),
 ]
 

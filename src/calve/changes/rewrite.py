@@ -3,7 +3,8 @@
 Everything is worked out against one head of a branch, and the commit holds only if it still is the
 head: so the result is as if the changes of all writers had come one after the other. When somebody
 else was first, the table is looked at again, but a file that is still there with the same deletes
-is not worked out again; a long rewrite beside frequent appends therefore ends.
+is not worked out again; a long rewrite beside frequent appends therefore ends. Rewrites of one
+process take turns at a table.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from calve.changes.change import Change
 from calve.changes.rows import Piece, from_first_difference
+from calve.changes.turns import TURNS
 from calve.condition import Fact
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
@@ -116,6 +118,12 @@ class Rewrite:
 
         Whatever was written and is not part of the table in the end is deleted, if that is certain.
         """
+        with TURNS.turn(self.table.metadata.table_uuid) as others_were_first:
+            if others_were_first:
+                self._commit.read_again()
+            return self._run(plan)
+
+    def _run(self, plan: Callable[[], FileChanges]) -> Change:
         changes = FileChanges()
 
         def attempt() -> Committed:

@@ -72,9 +72,21 @@ def _print(found: Verification) -> None:
         say(f"{found.unnumbered_rows:,} rows have no offset: they were inserted by hand")
     if found.pending_dead_letters:
         say(f"{found.pending_dead_letters:,} dead letters are not in their table yet")
+    say(f"{found.topic}: {_verdict(found)}")
+
+
+def _verdict(found: Verification) -> str:
+    if not found.has_table:
+        said = "nothing was committed yet, and its log" if found.is_sound else "NOT SOUND: its log"
+        return f"{said} holds {_offsets_in_log(found):,} offsets; there is no table"
     said = "every offset is there once, or removed on purpose" if found.is_sound else "NOT SOUND"
     aside = f" and {found.dead_letters:,} dead letters" if found.dead_letters else ""
-    say(f"{found.topic}: {said} ({found.rows:,} rows{aside}, snapshot {found.snapshot_id})")
+    return f"{said} ({found.rows:,} rows{aside}, snapshot {found.snapshot_id})"
+
+
+def _offsets_in_log(found: Verification) -> int:
+    states = (each.log for each in found.partitions if each.log)
+    return sum((each.durable or 0) - (each.first or 0) for each in states)
 
 
 def _counts(report: PartitionReport) -> tuple[object, ...]:

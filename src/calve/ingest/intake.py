@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from calve.state import State
     from calve.tables.catalog import LakeCatalog
     from calve.topics.topic import Topic, TopicChange, TopicSpec
-    from calve.wal import Entry, PendingAppend, Stream
+    from calve.wal import Acknowledgement, Entry, PendingAppend, Stream
     from calve.wal.payload import Part
 
 _log: Final = logging.getLogger(__name__)
@@ -194,6 +194,16 @@ class Intake:
         if admitted is not None:
             pending.add_done_callback(lambda _: admitted.release())
         return pending
+
+    def repeated(
+        self, name: TableName, producer: str | None, sequence: int | None
+    ) -> Acknowledgement | None:
+        """What a producer was told of an append, if it is in. For doors, before they refuse one:
+        the topic may have changed since the rows went in, and they are in all the same."""
+        attached = self._attachments.known(name)
+        if attached is None or producer is None or sequence is None:
+            return None
+        return self.log.repeated(attached.stream, producer, sequence)
 
     def _submit(
         self,

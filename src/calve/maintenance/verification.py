@@ -69,6 +69,7 @@ class Verification:
 
     `dead_letters` are the rows that were set aside, `pending_dead_letters` those among them that
     are not in the table of dead letters yet.
+    A topic of which nothing was committed yet has no table: then this is about its log alone.
     """
 
     topic: str
@@ -82,3 +83,4 @@ class Verification:
     orphans: tuple[OrphanFile, ...] | None = None
     dead_letters: int = 0
     pending_dead_letters: int = 0
+    has_table: bool = True

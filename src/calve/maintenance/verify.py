@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from calve.errors import CalveError, Conflict, InvalidRequest
+from calve.errors import CalveError, Conflict, InvalidRequest, NotFound
 from calve.maintenance.log_check import TopicLog, opened_log
 from calve.maintenance.set_aside import SetAside
 from calve.maintenance.sweep import PartitionCount, Sweep, sweep
@@ -55,11 +55,18 @@ def verify_topic(
 ) -> Verification:
     """Audit the table of a topic, and its log: that in a directory, or the lake's own if it has it.
 
-    NotFound if there is no such table or no topic feeds it; InvalidRequest if it has deletes that
+    A topic that the log has and that has no table yet is held against the log alone. NotFound if
+    there is neither, or no topic feeds the table; InvalidRequest if it has deletes that
     only Spark can read; Conflict if its snapshots expire faster than they can be read.
     """
     table_name = _parsed(name)
-    tables = _Tables(catalog, table_name)
+    try:
+        tables = _Tables(catalog, table_name)
+    except NotFound:
+        uncommitted = _uncommitted(table_name, log, own_log)
+        if uncommitted is None:
+            raise
+        return uncommitted
     topic = require_topic(tables.rows, str(table_name))
     with translating(), opened_log(topic, log, own_log) as in_log:
         found = _audited(tables, in_log)
@@ -94,6 +101,45 @@ class _Tables:
     def snapshot_ids(self) -> set[int]:
         tables = [self.rows, self.letters] if self.letters else [self.rows]
         return {each.snapshot_id for table in tables for each in table.metadata.snapshots}
+
+
+def _uncommitted(
+    topic: TableName, log: Path | None, own_log: Path | None
+) -> Verification | None:
+    """Of a topic of which nothing was committed: whether its log has every row from the first on;
+    None if the log has no such topic."""
+    with opened_log(topic, log, own_log) as in_log:
+        if in_log is None or not in_log.partitions:
+            return None
+        reports = tuple(_log_report(in_log, each) for each in sorted(in_log.partitions))
+    return Verification(
+        topic=str(topic),
+        table=str(topic),
+        snapshot_id=None,
+        is_sound=all(each.is_sound for each in reports),
+        rows=0,
+        unnumbered_rows=0,
+        partitions=reports,
+        problems=(),
+        has_table=False,
+    )
+
+
+def _log_report(log: TopicLog, partition: int) -> PartitionReport:
+    return PartitionReport(
+        partition=partition,
+        committed=0,
+        rows=0,
+        missing=(),
+        doubled=(),
+        beyond=(),
+        removed=(),
+        removed_by=(),
+        known_loss=(),
+        returned=0,
+        log=log.check(partition, None, lambda: None),
+        problems=(),
+    )
 
 
 def _audited(tables: _Tables, log: TopicLog | None) -> Verification:

@@ -130,6 +130,10 @@ class TableCommit:
 
         return self.repeat(attempt)
 
+    def read_again(self) -> None:
+        """Have the table read before the next attempt: somebody has probably changed it."""
+        self._is_stale = True
+
     def repeat(self, attempt: Callable[[], _T]) -> _T | Committed:
         """Attempt until it succeeds or an earlier attempt turns out to have.
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from calve.errors import CalveError, InvalidRequest, NotFound, Overloaded
+from calve.errors import CalveError, InvalidRequest, Overloaded
 from calve.ingest.flight.calls import stopping
+from calve.ingest.flight.pace import Pace
 from calve.ingest.refusals import as_refusal
 from calve.protocol import Answer, PutMetadata, problem_of
 from calve.protocol.flight import BATCH_KEY, decode
 from calve.wal import Acknowledgement
 
 if TYPE_CHECKING:
-    from calve.ingest.admission import Admitted
     from calve.ingest.flight.calls import Call
     from calve.ingest.flight.turns import Speaker
     from calve.ingest.intake import Intake
@@ -33,12 +33,9 @@ if TYPE_CHECKING:
 OUTSTANDING_MAX: Final = 256  # as many as the log knows of a producer by number
 # More is not faster: it would only be memory that the log has not written yet.
 OUTSTANDING_BYTES_MAX: Final = 2 << 20
-# A read that took less found its message there: the sender does not wait for acknowledgements.
-_READ_SECONDS: Final = 0.000_05
-_READ_SECONDS_PER_BYTE: Final = 1e-9
-_EAGER_READS: Final = 3  # one may be chance
 _REFUSED_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.01
+_encoded: Final = msgspec.json.Encoder().encode
 
 
 class _Due(NamedTuple):
@@ -46,8 +43,7 @@ class _Due(NamedTuple):
 
     place: int  # of the batch in its stream
     pending: PendingAppend | Acknowledgement
-    admitted: Admitted
-    content_bytes: int
+    content_bytes: int  # which are admitted
 
 
 class PutStream:
@@ -55,6 +51,8 @@ class PutStream:
         self, intake: Intake, call: Call, speaker: Speaker, reader: Any, writer: Any
     ) -> None:
         self._intake = intake
+        self._admission = intake.admission
+        self._client = call.peer.address
         self._name = speaker.name
         self._speaker = speaker
         self._call = call
@@ -66,8 +64,12 @@ class PutStream:
         self._answered = threading.Condition()
         self._failure: CalveError | None = None
         self._outstanding_bytes = 0
-        self._eager_reads = 0
+        self._pace = Pace()
         self._place = 0
+        # A client may have an answer, and send on, before its write has returned: so it counts as
+        # given from its beginning. Who sees that answers the next batch, but not before this lock.
+        self._writing = threading.Lock()
+        self._answers_begun = 0
         self._is_gone = False  # the client's end of the stream
         self._thread: threading.Thread | None = None
 
@@ -97,24 +99,15 @@ class PutStream:
             self._identity.note(metadata)
             return True
         content_bytes = self._accepted_bytes(batch)
-        is_eager = self._is_eager(read_seconds, content_bytes)
+        is_owed = self._place > self._answers_begun
+        goes_on = self._pace.goes_on(read_seconds, content_bytes, is_owed=is_owed)
         due = self._submitted(batch, content_bytes, *self._identity.of(metadata))
-        if is_eager:
+        if goes_on:
             self._hand_over(due)
         else:
             self._answer(due)
         self._place += 1
         return True
-
-    def _is_eager(self, read_seconds: float, content_bytes: int) -> bool:
-        """Whether the sender goes on without waiting for acknowledgements."""
-        if self._call.outstanding:
-            return True
-        if read_seconds < _READ_SECONDS + _READ_SECONDS_PER_BYTE * content_bytes:
-            self._eager_reads += 1
-        else:
-            self._eager_reads = 0
-        return self._eager_reads >= _EAGER_READS
 
     def _next_chunk(self) -> Any:
         try:
@@ -146,18 +139,16 @@ class PutStream:
         self, batch: pa.RecordBatch, content_bytes: int, producer: str | None, sequence: int | None
     ) -> _Due:
         """Submit the batch. It is here already: so wait a while for room before it is refused."""
-        deadline = time.monotonic() + _REFUSED_SECONDS
-        with self._answered:
-            self._answered.wait_for(lambda: self._has_room(content_bytes))
-            self._call.outstanding += 1
-            self._outstanding_bytes += content_bytes
+        self._begin_one(content_bytes)
+        deadline: float | None = None
         try:
             while True:
                 try:
-                    admitted = self._intake.admission.hold(content_bytes, self._call.peer.address)
-                    return self._submit(batch, producer, sequence, admitted, content_bytes)
+                    return self._submit(batch, content_bytes, producer, sequence)
                 except Overloaded:
-                    if self._call.outstanding == 1 and time.monotonic() > deadline:
+                    now = time.monotonic()
+                    deadline = deadline or now + _REFUSED_SECONDS
+                    if self._call.outstanding == 1 and now > deadline:
                         raise
                     self._pause()
         except BaseException:
@@ -165,19 +156,14 @@ class PutStream:
             raise
 
     def _submit(
-        self,
-        batch: pa.RecordBatch,
-        producer: str | None,
-        sequence: int | None,
-        admitted: Admitted,
-        content_bytes: int,
+        self, batch: pa.RecordBatch, content_bytes: int, producer: str | None, sequence: int | None
     ) -> _Due:
+        self._admission.take(self._client, content_bytes)
         try:
-            pending = self._append(batch, producer, sequence)
+            return _Due(self._place, self._append(batch, producer, sequence), content_bytes)
         except BaseException:
-            admitted.release()
+            self._admission.give_back(self._client, content_bytes)
             raise
-        return _Due(self._place, pending, admitted, content_bytes)
 
     def _append(
         self, batch: pa.RecordBatch, producer: str | None, sequence: int | None
@@ -191,30 +177,24 @@ class PutStream:
             try:
                 return submit(self._name, batch, producer=producer, sequence=sequence)
             except InvalidRequest:
-                # The topic may have changed since the batch went in: then it is in all the same.
-                repeat = self._repeated(producer, sequence)
+                repeat = self._intake.repeated(self._name, producer, sequence)
                 if repeat is None:
                     raise
                 return repeat
 
-    def _repeated(self, producer: str, sequence: int | None) -> Acknowledgement | None:
-        log = self._intake.log
-        if sequence is None:
-            return None
-        try:
-            stream = log.stream(self._name, self._intake.partition)
-        except NotFound:
-            return None
-        return log.repeated(stream, producer, sequence)
-
     def _has_room(self, content_bytes: int) -> bool:
         """A batch that is alone may be as large as it is."""
-        if not self._call.outstanding:
-            return True
-        return (
+        return not self._call.outstanding or (
             self._call.outstanding < OUTSTANDING_MAX
             and self._outstanding_bytes + content_bytes <= OUTSTANDING_BYTES_MAX
         )
+
+    def _begin_one(self, content_bytes: int) -> None:
+        with self._answered:
+            if self._call.outstanding:
+                self._answered.wait_for(lambda: self._has_room(content_bytes))
+            self._call.outstanding += 1
+            self._outstanding_bytes += content_bytes
 
     def _pause(self) -> None:
         with self._answered:
@@ -224,7 +204,8 @@ class PutStream:
         with self._answered:
             self._call.outstanding -= 1
             self._outstanding_bytes -= content_bytes
-            self._answered.notify_all()
+            if self._thread is not None:  # or nobody else can wait
+                self._answered.notify_all()
 
     def _hand_over(self, due: _Due) -> None:
         if self._thread is None:
@@ -248,7 +229,7 @@ class PutStream:
                 self._fail(_placed(as_refusal(error), due.place))
                 return
             finally:
-                due.admitted.release()
+                self._admission.give_back(self._client, due.content_bytes)
             if self._failure is None:
                 self._write(Answer(done.first, done.end, done.is_repeat))
         finally:
@@ -265,7 +246,9 @@ class PutStream:
         if self._is_gone:
             return
         try:
-            self._writer.write(msgspec.json.encode(answer))
+            with self._writing:
+                self._answers_begun += 1
+                self._writer.write(_encoded(answer))
             self._call.touch()
         except (pa.ArrowException, OSError):
             self._is_gone = True  # the rows are durable, and nobody is left to be told

@@ -9,7 +9,7 @@ import msgspec
 
 from calve.errors import InvalidRequest
 from calve.ingest.http.headers import identity_of, media_type_of, text_of
-from calve.ingest.http.service import Grow, Service, answer, parsed, topic_name
+from calve.ingest.http.service import Grow, Service, answer, parsed, row_count, topic_name
 from calve.ingest.http.views import Appended, NewMessage
 from calve.ingest.messages import ensure_message_topic
 from calve.topics.messages import StreamMessage, message_batch
@@ -56,7 +56,7 @@ async def produce_messages(service: Service, request: Request) -> Response:
             partition=service.intake.partition,
             first=done.first,
             end=done.end,
-            rows=found.batch.num_rows,
+            rows=found.batch.num_rows if found else row_count(done),
             repeat=done.is_repeat,
         )
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from calve.ingest.formats import Decoded, decode
 from calve.ingest.http.headers import rows_type_of
-from calve.ingest.http.service import Grow, Service, answer, choice, topic_name
+from calve.ingest.http.service import Grow, Service, answer, choice, row_count, topic_name
 from calve.ingest.http.views import Appended
 
 if TYPE_CHECKING:
@@ -34,15 +34,16 @@ async def produce_rows(service: Service, request: Request) -> Response:
         )
 
     done, decoded = await service.append(request, name, read)
+    rejected = decoded.rejected if decoded else []
     return answer(
         Appended(
             topic=str(name),
             partition=service.intake.partition,
             first=done.first,
             end=done.end,
-            rows=decoded.row_count,
+            rows=decoded.row_count if decoded else row_count(done),
             repeat=done.is_repeat,
-            rejected=len(decoded.rejected),
-            reasons=[each.reason for each in decoded.rejected[:_REASONS_MAX]],
+            rejected=len(rejected),
+            reasons=[each.reason for each in rejected[:_REASONS_MAX]],
         )
     )

@@ -88,11 +88,25 @@ class Service:
 
     async def append(
         self, request: Request, name: TableName, read: Callable[[bytes, Grow], Found]
-    ) -> tuple[Acknowledgement, Found]:
+    ) -> tuple[Acknowledgement, Found | None]:
         """Append what `read` makes of the body, all or nothing; returns when it is durable.
 
-        `read` is also given what it has to tell of the memory that it takes.
+        `read` is also given what it has to tell of the memory that it takes. A repeat that would
+        be refused now is acknowledged all the same, without what was read.
         """
+        producer, sequence = identity_of(request.headers)
+        try:
+            pending, found = await self._submitted(request, name, read)
+        except InvalidRequest:
+            repeat = await self.in_thread(self.intake.repeated, name, producer, sequence)
+            if repeat is None:
+                raise
+            return repeat, None
+        return await self._acknowledged(pending), found
+
+    async def _submitted(
+        self, request: Request, name: TableName, read: Callable[[bytes, Grow], Found]
+    ) -> tuple[PendingAppend, Found]:
         encoding = encoding_of(request.headers)
         producer, sequence = identity_of(request.headers)
         body, admitted = await self.body(request)
@@ -109,8 +123,7 @@ class Service:
             )
             return pending, found
 
-        pending, found = await self.in_thread(submit)
-        return await self._acknowledged(pending), found
+        return await self.in_thread(submit)
 
     def _unpacked(self, body: bytes, encoding: str | None, admitted: Admitted) -> bytes:
         if encoding is None:
@@ -152,6 +165,11 @@ class Service:
 def _finish(done: asyncio.Future[None]) -> None:
     if not done.done():
         done.set_result(None)
+
+
+def row_count(done: Acknowledgement) -> int:
+    """How many rows an append has, by its offsets; 0 if they are not known any more."""
+    return 0 if done.first is None or done.end is None else done.end - done.first
 
 
 def topic_name(request: Request) -> TableName:

@@ -22,7 +22,8 @@ class Appended(Struct, frozen=True, kw_only=True):
     """Rows that are durable, at offsets from `first` up to but not including `end`.
 
     The two are null for a repeat that is older than the log remembers. Rejected rows come after
-    the others, and take offsets too.
+    the others, and take offsets too. Of a repeat that could not be read again, `rows` counts them
+    all; 0 if they are not known.
     """
 
     topic: str
@@ -61,6 +62,14 @@ class Column(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     doc: str | None = None
 
 
+class ColumnView(Struct, frozen=True, kw_only=True):
+    """A column of a topic, as every door shows it."""
+
+    name: str
+    type: str
+    required: bool
+
+
 class BindingView(Struct, frozen=True, kw_only=True):
     """Which stream of which log holds a partition."""
 
@@ -93,7 +102,7 @@ class TopicView(Struct, frozen=True, kw_only=True):
     id: UUID
     name: str
     kind: Literal["rows", "messages"]
-    columns: list[Column]
+    columns: list[ColumnView]
     partition_by: list[str]
     sort_by: list[str]
     properties: dict[str, str]
