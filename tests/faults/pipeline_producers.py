@@ -1,0 +1,96 @@
+"""Producers that note every id that was acknowledged, until standard input ends.
+
+    pipeline_producers.py FLIGHT HTTP NOTES
+
+Some send over Flight with the client, some over HTTP. Among the rows over HTTP are bad ones, which
+are to be set aside. From time to time there are new columns, and new topics. A note is one write of
+`topic first count`, after the acknowledgement: the ids from `first` on are in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from calve import Client
+from calve.client.posting import Poster
+
+ORDERS = "orders"
+SCHEMA = {"id": "long", "at": "timestamptz", "amount": "double"}
+BURSTS_MAX = 12
+_IDS = 1_000_000_000
+_BATCH_ROWS = 50
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def rows_of(first: int, turn: int) -> list[dict[str, Any]]:
+    """Rows with ids that nobody else sends, and now and then a column that is new."""
+    more = {f"c{(turn // 20) % 8}": turn, "place": {f"p{(turn // 30) % 4}": "x", "all": [turn]}}
+    return [
+        {"id": first + n, "at": _BEGIN + timedelta(hours=turn), "amount": n / 4, **more}
+        for n in range(_BATCH_ROWS)
+    ]
+
+
+class Notes:
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def acknowledged(self, topic: str, first: int) -> None:
+        os.write(self._descriptor, f"{topic} {first} {_BATCH_ROWS}\n".encode())
+
+
+def over_flight(url: str, notes: Notes, number: int, ending: threading.Event) -> None:
+    with Client(url) as client:
+        for turn in range(_IDS // _BATCH_ROWS):
+            if ending.is_set():
+                return
+            first = number * _IDS + turn * _BATCH_ROWS
+            topic = ORDERS if turn % 3 else f"burst{min(turn // 30, BURSTS_MAX)}"
+            client.produce(topic, rows_of(first, turn)).result()
+            notes.acknowledged(topic, first)
+            ending.wait(0.1)
+
+
+def over_http(url: str, notes: Notes, number: int, ending: threading.Event) -> None:
+    with Poster(url, ORDERS, sets_aside=True) as poster:
+        for turn in range(_IDS // _BATCH_ROWS):
+            if ending.is_set():
+                return
+            first = number * _IDS + turn * _BATCH_ROWS
+            rows = rows_of(first, turn)
+            rows[turn % _BATCH_ROWS]["amount"] = "many"
+            body = "".join(f"{json.dumps(row, default=datetime.isoformat)}\n" for row in rows)
+            poster.post(body.encode(), "application/x-ndjson")
+            notes.acknowledged(ORDERS, first)
+            ending.wait(0.2)
+
+
+def main(flight: str, http: str, path: str) -> None:
+    with Client(flight) as client:
+        client.create_topic(ORDERS, schema=SCHEMA, partition_by=["day(at)"], sort_by=["id"])
+    notes, ending = Notes(path), threading.Event()
+    work: list[tuple[Callable[..., None], str]] = [(over_flight, flight)] * 3 + [
+        (over_http, http)
+    ] * 2
+    threads = [
+        threading.Thread(target=send, args=(url, notes, number, ending))
+        for number, (send, url) in enumerate(work)
+    ]
+    for thread in threads:
+        thread.start()
+    print("started", flush=True)
+    sys.stdin.read()
+    ending.set()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    threading.excepthook = lambda failure: (print(failure, file=sys.stderr), os._exit(3))
+    main(*sys.argv[1:])

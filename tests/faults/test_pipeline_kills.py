@@ -1,0 +1,275 @@
+"""Ingest, the driver, its JVM and its Python workers are killed while rows come in, at any moment
+and at named ones: at the end every acknowledged row is in its table, or among the dead letters, once.
+
+The oracle is beside it all: what each producer was told, in a file that outlives everybody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calve.errors import NotFound
+from calve.maintenance.verify import verify_topic
+from calve.model import TableName
+from calve.settings import Settings
+from calve.tables.catalog import LakeCatalog
+from tests.conftest import MakeCatalogSettings
+from tests.faults.killed_pipeline import DRIVER_POINTS, WORKER_POINTS
+from tests.services import ROOT, Up, environment, up, wait_until
+
+PRODUCERS = Path(__file__).with_name("pipeline_producers.py")
+# Which process is killed at a random moment; and the points at which one kills itself.
+KINDS = (
+    *(WORKER_POINTS[0], "ingest", "worker", "driver"),
+    *(WORKER_POINTS[1], "jvm"),
+    *DRIVER_POINTS,
+)
+_PATIENCE_SECONDS = 180.0
+FLAGS = {
+    "wal__segment_bytes_max": 1 << 20,
+    "wal__free_bytes_min": 0,
+    "pipeline__flush_interval_ms": 300,
+    "pipeline__cycle_interval_ms": 50,
+    "spark__master": "local[2]",
+    "log__level": "error",
+}
+
+
+@dataclass
+class Place:
+    """A lake whose processes are killed, and what came of it."""
+
+    settings: Settings
+    flags: dict[str, Any]
+    notes: Path
+    service: Up
+    chance: random.Random
+    kills: Counter[str] = field(default_factory=Counter)
+    driver: subprocess.Popen[str] | None = None
+
+    def start(self, *fate: str) -> subprocess.Popen[str]:
+        """A pipeline that works, or one that dies at its point."""
+        self.end()
+        with self.notes.with_suffix(".driver").open("ab") as words:
+            self.driver = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.faults.killed_pipeline",
+                    json.dumps(self.flags),
+                    *fate,
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                text=True,
+                env=environment(),
+                cwd=ROOT,
+            )
+        assert self.driver.stdout is not None
+        assert self.driver.stdout.readline() == "ready\n", self.words()
+        return self.driver
+
+    def end(self) -> None:
+        driver, self.driver = self.driver, None
+        if driver is not None:
+            driver.kill()
+            driver.communicate()
+
+    def words(self) -> str:
+        return self.notes.with_suffix(".driver").read_text()[-3_000:]
+
+    def kill(self, kind: str) -> None:
+        if kind in DRIVER_POINTS:
+            dying = self.start(kind, str(self.chance.randint(1, 3)))
+            assert dying.wait(_PATIENCE_SECONDS) == -signal.SIGKILL, self.words()
+        elif kind in WORKER_POINTS:
+            mark = self.notes.with_name(f"worker-{self.start(kind).pid}")
+            wait_until(mark.exists, _PATIENCE_SECONDS)
+            self._work_a_while()
+        else:
+            is_working = self.driver is not None and self.driver.poll() is None
+            driver = self.driver if is_working and self.driver else self.start()
+            self._work_a_while()
+            self._kill_now(kind, driver)
+        self.kills[kind] += 1
+
+    def _kill_now(self, kind: str, driver: subprocess.Popen[str]) -> None:
+        if kind == "driver":
+            self.end()
+        elif kind == "ingest":
+            before = self.service.ingest_pid
+            os.kill(before, signal.SIGKILL)
+            wait_until(lambda: self.service.ingest_pid != before, _PATIENCE_SECONDS)
+        else:
+            name = "java" if kind == "jvm" else "python"
+            wait_until(lambda: bool(_below(driver.pid, name)), _PATIENCE_SECONDS)
+            os.kill(self.chance.choice(_below(driver.pid, name)), signal.SIGKILL)
+        self._work_a_while()
+        if kind == "jvm":
+            self.end()
+
+    def _work_a_while(self) -> None:
+        """Until some more rows were acknowledged, so that there is always something under way."""
+        wanted = self._count() + self.chance.randint(100, 1_000)
+        wait_until(lambda: self._count() >= wanted, _PATIENCE_SECONDS)
+
+    def _count(self) -> int:
+        return sum(map(len, self.acknowledged().values()))
+
+    def acknowledged(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for line in self.notes.read_text().splitlines():
+            topic, first, count = line.split()
+            found.setdefault(topic, []).extend(range(int(first), int(first) + int(count)))
+        return found
+
+    def drain(self) -> None:
+        """Have a pipeline that nobody kills bring everything to its table."""
+        said, _ = self.start().communicate(timeout=_PATIENCE_SECONDS)
+        assert said == "drained\n", self.words()
+
+
+def _below(pid: int, name: str) -> list[int]:
+    """The processes that a process has started, and those that they have, by what they run."""
+    parents = {}
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (each / "stat").read_text().rpartition(")")[2].split()
+            command = (each / "cmdline").read_bytes().split(b"\0")[0].decode()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents[int(each.name)] = (int(fields[1]), Path(command).name)
+    found, known = [], {pid}
+    while more := {each for each, (parent, _) in parents.items() if parent in known} - known:
+        known |= more
+        found += [each for each in more if parents[each][1].startswith(name)]
+    return found
+
+
+@contextmanager
+def producing(service: Up, notes: Path) -> Iterator[None]:
+    at = service.addresses()
+    words = notes.with_suffix(".err").open("ab")
+    process = subprocess.Popen(
+        [sys.executable, str(PRODUCERS), at["flight"], at["http"], str(notes)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=words,
+        env=environment(),
+    )
+    with process, words:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == b"started\n", notes.with_suffix(".err").read_text()
+        try:
+            yield
+        finally:
+            process.stdin.close()
+            code = process.wait(_PATIENCE_SECONDS)
+    assert code == 0, notes.with_suffix(".err").read_text()[-3_000:]
+
+
+def in_tables(catalog: LakeCatalog, topic: str) -> Counter[int]:
+    """How often each id is in the topic's table, or among its dead letters."""
+    found: Counter[int] = Counter()
+    rows = catalog.load_table(topic).scan(selected_fields=("id",)).to_arrow()
+    found.update(rows.column("id").to_pylist())
+    try:
+        letters = catalog.load_table(TableName.parse(topic).dead_letters)
+    except NotFound:
+        return found
+    originals = letters.scan(selected_fields=("original",)).to_arrow().column("original")
+    found.update(json.loads(each)["id"] for each in originals.to_pylist())
+    return found
+
+
+def require_once(place: Place) -> None:
+    acknowledged = place.acknowledged()
+    lost = doubled = unknown = orphans = 0
+    with LakeCatalog(place.settings) as catalog:
+        for topic, ids in acknowledged.items():
+            found = in_tables(catalog, topic)
+            lost += len(set(ids) - found.keys())
+            doubled += sum(count - 1 for count in found.values())
+            unknown += len(found.keys() - set(ids))
+            verified = verify_topic(catalog, topic, log=place.settings.wal.path, with_orphans=True)
+            assert verified.is_sound, verified
+            assert verified.orphans is not None
+            orphans += len(verified.orphans)
+            names = [Path(each.path).name for each in verified.orphans]
+            assert all(name.startswith("offsets-") for name in names), names
+    count = sum(map(len, acknowledged.values()))
+    print(
+        f"{place.kills.total()} kills: {dict(place.kills)}\n"
+        f"{count} rows acknowledged, {lost} lost, {doubled} doubled, {orphans} files left over"
+    )
+    assert (lost, doubled, unknown) == (0, 0, 0)
+    assert count > 0
+
+
+def killed(settings: Settings, flags: dict[str, Any], kinds: list[str], seed: int) -> Place:
+    notes = Path(settings.data).with_name("notes")
+    sets = [
+        word
+        for key, value in flags.items()
+        if key != "data"
+        for word in ("--set", f"{key}={value}")
+    ]
+    with up(Path(settings.data), "--only", "ingest", *sets) as service:
+        place = Place(settings, flags, notes, service, random.Random(seed))
+        with producing(service, notes):
+            wait_until(lambda: notes.exists() and bool(place.acknowledged()), _PATIENCE_SECONDS)
+            try:
+                for kind in kinds:
+                    place.kill(kind)
+            finally:
+                place.end()
+        place.drain()
+    return place
+
+
+def flags_of(settings: Settings, more: dict[str, object]) -> dict[str, Any]:
+    """What makes the same settings in another process."""
+    assert settings.catalog.uri is not None
+    return {
+        "data": str(settings.data),
+        "catalog.type": settings.catalog.type,
+        "catalog.uri": settings.catalog.uri.reveal(),
+        "storage.dsn": str(settings.storage.dsn),
+        **{name.replace("__", "."): value for name, value in more.items()},
+    }
+
+
+@pytest.mark.parametrize("catalog", ["sqlite"])
+def test_acknowledged_rows_are_in_their_tables_once_after_kills(
+    catalog_settings: MakeCatalogSettings, catalog: str
+) -> None:
+    settings = catalog_settings(catalog, **FLAGS)
+    place = killed(settings, flags_of(settings, FLAGS), list(KINDS), seed=1)
+    require_once(place)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("catalog", ["sqlite", "postgres", "rest"])
+def test_acknowledged_rows_are_in_their_tables_once_after_many_kills(
+    catalog_settings: MakeCatalogSettings, catalog: str
+) -> None:
+    settings = catalog_settings(catalog, **FLAGS)
+    chance = random.Random(catalog)
+    kinds = [*KINDS * 2, *chance.choices(KINDS, k=67 - 2 * len(KINDS))]
+    chance.shuffle(kinds)
+    require_once(killed(settings, flags_of(settings, FLAGS), kinds, seed=2))
