@@ -23,6 +23,7 @@ from calve.tables.dead_letters import (
 from calve.tables.letter_columns import DEAD_LETTER_COLUMNS
 from calve.tables.offset_scan import OFFSET
 from calve.tables.positions import committed_position
+from calve.tables.schemas import arrow_schema
 from calve.topics import TopicSpec
 from tests.fakes.dead_letters import Letter, commit_main, commit_pending, set_aside
 from tests.fakes.topic_table import make_topic_table

@@ -103,9 +103,7 @@ class _Tables:
         return {each.snapshot_id for table in tables for each in table.metadata.snapshots}
 
 
-def _uncommitted(
-    topic: TableName, log: Path | None, own_log: Path | None
-) -> Verification | None:
+def _uncommitted(topic: TableName, log: Path | None, own_log: Path | None) -> Verification | None:
     """Of a topic of which nothing was committed: whether its log has every row from the first on;
     None if the log has no such topic."""
     with opened_log(topic, log, own_log) as in_log:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Final
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import msgspec
 
-import calve
 from calve.errors import InvalidRequest
 
 _OWN: Final = "calve"
@@ -59,7 +58,7 @@ def build_package(path: Path) -> Package:
         path=str(path.resolve()),
         bytes=path.stat().st_size,
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
-        packages={_OWN: calve.__version__, **versions},
+        packages={_OWN: version(_OWN), **versions},
     )
 
 
@@ -101,7 +100,7 @@ def _normal(name: str) -> str:
 
 def _own_files() -> Iterator[tuple[Path, str]]:
     """Calve as it runs here, which may be a checkout."""
-    root = Path(calve.__file__).parent
+    root = Path(__file__).parents[1]
     for file in sorted(root.rglob("*")):
         name = file.relative_to(root.parent)
         if file.is_file() and not _DIRECTORIES_LEFT_OUT.intersection(name.parts):
