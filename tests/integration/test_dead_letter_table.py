@@ -13,7 +13,6 @@ from calve.lake import Lake
 from calve.model import TableName
 from calve.tables import feeding
 from calve.tables.dead_letters import (
-    DEAD_LETTER_COLUMNS,
     DEAD_LETTER_SCHEMA,
     PendingDeadLetters,
     ensure_dead_letter_table,
@@ -21,6 +20,7 @@ from calve.tables.dead_letters import (
     named_dead_letters,
     no_dead_letters,
 )
+from calve.tables.letter_columns import DEAD_LETTER_COLUMNS
 from calve.tables.offset_scan import OFFSET
 from calve.tables.positions import committed_position
 from calve.tables.schemas import arrow_schema

@@ -44,7 +44,7 @@ def _project_map(
     values: pa.Array | None,
 ) -> pa.Array | None:
     after = _map(self, kind, before, keys, values)
-    if after is None or before is None or not isinstance(values, _NESTED):
+    if after is None or before is None or keys is None or not isinstance(values, _NESTED):
         return after
     made = after.type
     offsets = pc.add(before.offsets, 0)
