@@ -94,27 +94,29 @@ def ask(lake: calve.Lake) -> None:
         cells = (f"{count:,} orders {cents / 100:,.2f}" for _, count, cents in (duckdb, spark))
         say(f"   {duckdb[0]:<10}" + "".join(f"{cell:>28}" for cell in cells))
     say("")
-    require(by_duckdb == by_spark, "the answers differ")
-    require(sum(count for _, count, _ in by_duckdb) == ROWS + 2, "rows are missing or doubled")
+    if by_duckdb != by_spark:
+        raise defect("the answers differ")
+    if sum(count for _, count, _ in by_duckdb) != ROWS + 2:
+        raise defect("rows are missing or doubled")
 
 
 def show_dead_letter(lake: calve.Lake) -> None:
     (letter,) = lake.dead_letters("orders").list().letters
     shown = lake.dead_letters("orders").show(letter.offset)
     say(f"5. the dead letter, at offset {letter.offset:,}: {letter.reason}")
-    say(f"   {shown.text.strip()}\n")
+    say(f"   {shown.text}\n")
 
 
 def verify(lake: calve.Lake) -> None:
     found = lake.tables.verify_topic("orders")
-    require(found.is_sound, "an offset is missing or there twice")
+    if not found.is_sound:
+        raise defect("an offset is missing or there twice")
     total = found.rows + found.dead_letters
     say(f"6. verify: each of {total:,} offsets is in the table or set aside, once\n")
 
 
-def require(claim: bool, otherwise: str) -> None:
-    if not claim:
-        raise SystemExit(f"{otherwise}: this is a defect in Calve")
+def defect(what: str) -> SystemExit:
+    return SystemExit(f"{what}: this is a defect in Calve")
 
 
 def since(started: float) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -330,3 +332,41 @@ def test_huge_originals_go_one_by_one(lake: Lake, monkeypatch: pytest.MonkeyPatc
     assert letters(lake).replay(all=True).rows == 3
     drain(lake.intake, lake.catalog, ORDERS)
     assert [row["id"] for row in rows(lake)] == [0, 1, 2]
+
+
+def test_a_hundred_thousand_are_replayed_in_bounded_memory(lake: Lake) -> None:
+    count = 100_000
+    for start in range(0, count, count // 4):
+        bodies = (b'{"id": %d, "x": 1}' % number for number in range(start, start + count // 4))
+        rejected = [Rejected(body, "application/x-ndjson", "no column x") for body in bodies]
+        lake.intake.submit(ORDERS, rejected).wait()
+        drain(lake.intake, lake.catalog, ORDERS)
+    take_unknown_columns(lake)
+    assert letters(lake).replay(offsets="0-2").rows == 2
+    with held_bytes() as held:
+        assert letters(lake).list().count == count - 2
+        assert letters(lake).replay(all=True).rows == count - 2
+    assert max(held) - held[0] < 400 * 1024 * 1024
+    drain(lake.intake, lake.catalog, ORDERS)
+    (found,) = lake.sql("select count(*) as n, count(distinct id) as ids from orders")
+    assert dict(found) == {"n": count, "ids": count}
+
+
+@contextmanager
+def held_bytes() -> Iterator[list[int]]:
+    """What the process holds in memory, looked at again and again."""
+    held: list[int] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.02):
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            held.append(pages * resource.getpagesize())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield held
+    finally:
+        done.set()
+        thread.join()

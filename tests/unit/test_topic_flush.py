@@ -81,5 +81,6 @@ def test_a_topic_from_before_there_were_bounds_is_read_and_is_the_same_request(
     state = SqliteState(tmp_path / "old.db", clock=SystemClock())
     registry = TopicRegistry(state)
     assert registry.topic(ORDERS).flush == FlushBounds()
-    assert registry.create(ORDERS, spec_of(COLUMNS)) == registry.topic(ORDERS)
+    changed = registry.alter(ORDERS, TopicChange(retention_seconds=60))
+    assert registry.create(ORDERS, spec_of(COLUMNS)) == changed
     state.close()

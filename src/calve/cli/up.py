@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from calve.settings import Settings
 
 
+_LOOK: Final = """\
+`calve sql "select * from events"` shows them once they are in their table, `calve status` how far
+that is.
+"""
 _ROLES: Final[tuple[RoleName, ...]] = ("ingest", "pipeline")
 
 
@@ -112,8 +116,6 @@ The lake is in {settings.data}. Ctrl-C stops the service. To send a row, copy a 
   echo '{{"id": 1}}' | calve produce events --data - --server {addresses.flight}
   curl --json '[{{"id": 2}}]' {addresses.http}/v1/topics/events/rows
   python -c 'import calve; calve.Client("{addresses.flight}").produce("events", [{{"id": 3}}])'
-
-`calve sql "select * from events"` shows them once they are in their table, `calve status` how far
-that is.
 """
     )
+    say(_LOOK)

@@ -16,6 +16,7 @@ from calve.settings import mask_url
 SPARK_ERRORS: Final = (Py4JError, PySparkException, ConnectionError)
 
 _CALLING: Final = "An error occurred while calling"
+_IN_WORKER: Final = "An exception was thrown from the Python worker"
 
 
 def translate_spark(error: Exception) -> CalveError:
@@ -39,6 +40,8 @@ def first_line(error: BaseException) -> str:
     """What happened, without the call that Py4J names first and without the stack trace."""
     lines = [line.removeprefix(": ").strip() for line in _words(error).splitlines()]
     told = [line for line in lines if line and not line.startswith(_CALLING)]
+    if told and told[0].startswith(_IN_WORKER):
+        told = told[-1:]  # Python says last what happened
     return mask_url(told[0] if told else type(error).__name__)
 
 

@@ -48,6 +48,8 @@ def dead_letter_properties(topic: TableName) -> dict[str, str]:
         f"write.metadata.metrics.column.{OFFSET}": "full",
         # Nobody looks for an original by its first bytes.
         "write.metadata.metrics.column.original": "none",
+        # A file is written anew for each few that are replayed or discarded.
+        "write.target-file-size-bytes": str(64 * 1024 * 1024),
     }
 
 

@@ -16,7 +16,7 @@ from calve.tables.offset_scan import OFFSET, PARTITION, offset_files
 from calve.tables.reading import FileReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyiceberg.table import Table
 
@@ -45,23 +45,15 @@ class LetterScan:
         for number in range(len(self._files)):
             yield from self._of_file(number, columns)
 
-    def lowest(
-        self,
-        columns: Sequence[str],
-        rows_max: int,
-        shaped: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
-    ) -> pa.Table:
-        """Those with the lowest offsets, in their order, at most so many.
-
-        `shaped` makes a batch what is kept of it, with the offsets.
-        """
+    def lowest(self, columns: Sequence[str], rows_max: int) -> pa.Table:
+        """Those with the lowest offsets, in their order, at most so many."""
         found: pa.Table | None = None
         for number, file in enumerate(self._files):
             is_full = found is not None and found.num_rows >= rows_max
             if is_full and file.first is not None and file.first > _last(found):
                 break
             for batch in self._of_file(number, columns):
-                part = pa.Table.from_batches([shaped(batch)])
+                part = pa.Table.from_batches([batch])
                 found = part if found is None else pa.concat_tables([found, part])
                 if found.num_rows > 2 * rows_max:
                     found = _sorted(found, rows_max)

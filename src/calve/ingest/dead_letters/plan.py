@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from calve.ingest.dead_letters.rounds import Chunk
@@ -25,23 +24,29 @@ _COLUMNS: Final = (PARTITION, OFFSET, "content_type", "original")
 
 
 def next_chunks(scan: LetterScan) -> tuple[Chunk, ...]:
-    """The first that are meant, by offset, as chunks; none if there are none.
+    """Some that are meant, about the first by offset, as chunks; none if there are none.
 
     Each is of one content type: rows that are read as one body agree about new columns.
     """
-    rows = scan.lowest(_COLUMNS, ROUND_ROWS_MAX, _measured)
     gathering = _Gathering()
-    if rows.num_rows:
-        listed = (rows.column(name).to_pylist() for name in (PARTITION, OFFSET, "content_type"))
-        for partition, offset, kind, size in zip(*listed, rows["bytes"].to_pylist(), strict=True):
-            if not gathering.takes(partition, kind, offset, size):
-                break
+    for partition, offset, kind, size in _first_rows(scan):
+        if not gathering.takes(partition, kind, offset, size):
+            break
     return tuple(gathering.chunks())
 
 
-def _measured(batch: pa.RecordBatch) -> pa.RecordBatch:
-    size = pc.binary_length(batch.column("original")).cast(pa.int64())
-    return batch.drop_columns(["original"]).append_column("bytes", size)
+def _first_rows(scan: LetterScan) -> list[tuple[int, int, str, int]]:
+    """Place, type and size of rows as they come, until there are enough; sorted by their place."""
+    found: list[tuple[int, int, str, int]] = []
+    size = 0
+    for batch in scan.batches(_COLUMNS):
+        sizes = pc.binary_length(batch.column("original")).to_pylist()
+        places = (batch.column(name).to_pylist() for name in (PARTITION, OFFSET, "content_type"))
+        found += zip(*places, sizes, strict=True)
+        size += sum(sizes)
+        if len(found) >= ROUND_ROWS_MAX or size >= ROUND_BYTES_MAX:
+            break
+    return sorted(found)[:ROUND_ROWS_MAX]
 
 
 class _Open:
