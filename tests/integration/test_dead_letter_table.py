@@ -20,7 +20,6 @@ from calve.tables.dead_letters import (
     named_dead_letters,
     no_dead_letters,
 )
-from calve.tables.letter_columns import DEAD_LETTER_COLUMNS
 from calve.tables.offset_scan import OFFSET
 from calve.tables.positions import committed_position
 from calve.topics import TopicSpec
