@@ -11,4 +11,4 @@ from calve.tables.retry import CommitRetry
 BRIEF_RETRY: Final = CommitRetry(
     RetrySettings(max_attempts=2, initial_delay_ms=50, max_delay_ms=50), bounds_races=False
 )
-PATIENCE_SECONDS: Final = 5.0
+PATIENCE_SECONDS: Final = 3.0
