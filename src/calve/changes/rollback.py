@@ -16,9 +16,15 @@ from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.model import TableName
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
+from calve.tables.dead_letters import find_dead_letter_table, named_dead_letters
 from calve.tables.feeding import feeding_topic, holds_dead_letters
 from calve.tables.offset_scan import offset_change
-from calve.tables.positions import Position, committed_positions, position_property
+from calve.tables.positions import (
+    Position,
+    committed_position,
+    committed_positions,
+    position_property,
+)
 from calve.tables.reached import is_on_line, reached_offset, reached_summary
 from calve.tables.removals import Removals, recorded
 from calve.tables.runs import Runs
@@ -31,20 +37,38 @@ from calve.wal.identity import require_stream
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+    from calve.tables.catalog import LakeCatalog
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """That the rows are to come again: the directory of their log, and what was set aside."""
+
+    log: Path
+    letters: Table | None
+
+
+def replay_of(catalog: LakeCatalog, table: Table, log: Path | None) -> Replay | None:
+    """What a replay needs, if there is a log to have the rows again from."""
+    topic = feeding_topic(table)
+    if log is None or topic is None:
+        return None
+    return Replay(log, find_dead_letter_table(catalog, topic))
+
 
 def roll_back_fed(
-    table: Table, snapshot_id: int, *, force: bool = False, replay_from: Path | None = None
+    table: Table, snapshot_id: int, *, force: bool = False, replay: Replay | None = None
 ) -> int:
     """Make the table what it was in a snapshot; the new snapshot's id.
 
-    With `replay_from`, the directory of the topic's log, the committed offset goes back too, so
-    that the rows come again; Conflict if the log does not hold them all any more.
+    With `replay` the committed offset goes back too, so that the rows come again; Conflict if the
+    log does not hold them all any more, or if some of them were set aside.
     """
     if feeding_topic(table) is None:
         raise InvalidRequest(
             "no topic feeds the table: there is nothing to replay", hint="roll back without replay"
         )
-    if replay_from is not None and holds_dead_letters(table):
+    if replay is not None and holds_dead_letters(table):
         raise InvalidRequest(
             "dead letters do not come from the log again once they are in their table",
             hint="roll back without replay; `calve dead-letter replay` sends those that are left",
@@ -56,8 +80,8 @@ def roll_back_fed(
         try:
             wanted = require_rollback(current, snapshot_id, force=force)
             plan = _Plan.of(current, snapshot_id)
-            if replay_from is not None:
-                plan = plan.replaying(current, snapshot_id, replay_from)
+            if replay is not None:
+                plan = plan.replaying(current, snapshot_id, replay)
         except CalveError as refusal:
             # Trying again would not help, as it does with a commit that met another.
             return refusal
@@ -88,14 +112,15 @@ class _Plan:
         before = Removals.parse(table.properties)
         return cls(positions, left, before.merged(left).without(change.came))
 
-    def replaying(self, table: Table, snapshot_id: int, log: Path) -> _Plan:
+    def replaying(self, table: Table, snapshot_id: int, replay: Replay) -> _Plan:
         topic = feeding_topic(table)
         assert topic is not None
         plan = self
-        with LogReader(log) as reader:
+        with LogReader(replay.log) as reader:
             for partition, position in self.positions.items():
                 offset = _reached(table, snapshot_id, partition)
                 if offset < position.offset:
+                    _require_none_aside(table, replay.letters, partition, offset)
                     plan = plan._set_back(
                         partition, _replayed(reader, topic, partition, position, offset)
                     )
@@ -153,6 +178,20 @@ def _reached(table: Table, snapshot_id: int, partition: int) -> int:
             hint="name a later snapshot, or roll back without --replay",
         )
     return found
+
+
+def _require_none_aside(table: Table, letters: Table | None, partition: int, offset: int) -> None:
+    """Refuse to have rows come again of which some were set aside: they would be in both tables,
+    or, where they do not fit this time, in neither."""
+    named = named_dead_letters(table.properties, partition)
+    reached = committed_position(letters, partition) if letters is not None else None
+    if max(named.end if named else 0, reached.offset if reached else 0) > offset:
+        raise Conflict(
+            f"rows of partition {partition} behind offset {offset} are among the dead letters, and "
+            "would not come again once",
+            hint="roll back without --replay, or to a snapshot that is not older than they are",
+            context={"partition": str(partition), "offset": str(offset)},
+        )
 
 
 def _replayed(
