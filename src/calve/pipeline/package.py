@@ -16,7 +16,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 import msgspec
 
-import calve
+from calve import errors
 from calve.errors import InvalidRequest
 
 _OWN: Final = "calve"
@@ -39,13 +39,13 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
 
 def build_package(path: Path) -> Package:
     """Write the archive; InvalidRequest if it cannot be written there."""
-    found = {name: found for name, found in _needed().items() if name != _OWN}
+    found = _needed()
     draft = path.with_name(f"{path.name}.tmp")
     try:
         with ZipFile(draft, "w", ZIP_DEFLATED, compresslevel=1) as archive:
             for file, name in _own_files():
                 archive.write(file, name)
-            for each in found.values():
+            for each in (found[name] for name in found if name != _OWN):
                 for file, name in _files(each):
                     archive.write(file, name)
         draft.replace(path)
@@ -54,12 +54,11 @@ def build_package(path: Path) -> Package:
         raise InvalidRequest(
             f"{path} cannot be written: {error.strerror}", hint="name another place with --output"
         ) from error
-    versions = {name: each.version for name, each in sorted(found.items())}
     return Package(
         path=str(path.resolve()),
         bytes=path.stat().st_size,
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
-        packages={_OWN: calve.__version__, **versions},
+        packages={name: each.version for name, each in sorted(found.items())},
     )
 
 
@@ -101,7 +100,7 @@ def _normal(name: str) -> str:
 
 def _own_files() -> Iterator[tuple[Path, str]]:
     """Calve as it runs here, which may be a checkout."""
-    root = Path(calve.__file__).parent
+    root = Path(errors.__file__).parent
     for file in sorted(root.rglob("*")):
         name = file.relative_to(root.parent)
         if file.is_file() and not _DIRECTORIES_LEFT_OUT.intersection(name.parts):

@@ -20,7 +20,7 @@ from calve.pipeline.shapes import table_of
 from calve.pipeline.source import Sources
 from calve.pipeline.work import Piece, PieceDone
 from calve.protocol import problem_of
-from calve.tables.data_files import DataFileWriter, target_bytes
+from calve.tables.data_files import PIECE_BYTES, DataFileWriter, target_bytes
 from calve.tables.file_sizes import FileSizes
 from calve.tables.schemas import schema_from_json
 from calve.wal import Kind
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from calve.wal import Entry
 
 DONE: Final = pa.schema([pa.field("done", pa.binary(), nullable=False)])
+# Sorting takes several copies of a piece, and a worker has little memory.
+_SORTED_PIECE_BYTES: Final = 24 * 1024 * 1024
 _PIECES: Final = msgspec.msgpack.Decoder(Piece)
 
 
@@ -133,6 +135,7 @@ class _PieceWork:
             operation_id=operation_id,
             schema=schema_from_json(shape.schema),
             lanes_max=1,
+            piece_bytes=PIECE_BYTES if table.sort_order().is_unsorted else _SORTED_PIECE_BYTES,
             sizes=self._sizes(table),
         )
         return self._writers.enter_context(writer)

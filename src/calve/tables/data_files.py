@@ -171,8 +171,12 @@ class DataFileWriter:
             lane = self._new_lane(place)
             order = self._sort_order
 
+            held = [piece]
+            del piece
+
             def write_sorted() -> None:
-                lane.write(sorted_rows(piece, order, self._schema), is_all=True)
+                # Handed over, so that the rows as they came can go while they are sorted.
+                lane.write(sorted_rows(held.pop(), order, self._schema), is_all=True)
                 lane.close()
 
             self._submit(lane, write_sorted)

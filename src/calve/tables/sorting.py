@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +12,8 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 
 from calve.tables.partitions import column_path, column_values, transformed
 from calve.tables.types import is_text
+
+_TEXT_BYTES_MAX: Final = 128  # on average
 
 
 def sorted_rows(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
@@ -50,7 +54,7 @@ def _keys(
     values = _plain(transformed(values, field.transform, source))
     descending = field.direction is SortDirection.DESC
     direction = "descending" if descending else "ascending"
-    keys = [(_ranks(values) if is_text(values.type) else values, direction)]
+    keys = [(_ranks(values) if _is_short_text(values) else values, direction)]
     if pa.types.is_floating(values.type):
         is_nan = pc.fill_null(pc.is_nan(values), fill_value=False)
         keys.insert(0, (is_nan.cast(pa.int8()), direction))
@@ -60,6 +64,11 @@ def _keys(
             0, (values.is_null().cast(pa.int8()), "descending" if nulls_first else "ascending")
         )
     return keys
+
+
+def _is_short_text(values: pa.ChunkedArray) -> bool:
+    """Ranks of long texts would cost a copy of them."""
+    return is_text(values.type) and values.nbytes <= _TEXT_BYTES_MAX * len(values)
 
 
 def _ranks(values: pa.ChunkedArray) -> pa.Array:
