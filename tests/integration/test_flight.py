@@ -457,6 +457,8 @@ def test_every_action_is_described_with_an_example_that_can_be_read(client: Any)
     assert set(described) == {
         *("topic.create", "topic.describe", "topic.alter", "topic.delete"), "flush", "stats",
         *("pipeline.status", "pipeline.pause", "pipeline.resume", "pipeline.skip"),
+        *("dead_letter.list", "dead_letter.show", "dead_letter.original"),
+        *("dead_letter.replay", "dead_letter.discard"),
     }  # fmt: skip
     for description in described.values():
         assert "topic" in json.loads(description[description.index("{") :])

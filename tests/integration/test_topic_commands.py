@@ -81,7 +81,7 @@ def test_a_topic_of_which_nothing_was_committed_ends_with_0(
         lake.produce("new", [{"id": 1}, {"id": 2}])
     code, out, err = shell("topic", "verify", "new")
     assert code == 0
-    assert out.splitlines()[1].split() == ["0"] * 8
+    assert set(out.splitlines()[1].split()) == {"0"}
     assert "new: nothing was committed yet, and its log holds 2 offsets; there is no table" in err
     code, out, _ = shell("topic", "verify", "new", "--json")
     assert (json.loads(out)["has_table"], json.loads(out)["is_sound"]) == (False, True)
