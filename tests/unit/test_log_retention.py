@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from calve.errors import NotFound, Unavailable
+from calve.errors import NotFound, Overloaded, Unavailable
 from calve.wal import Log, LogOptions, OsFiles, Stream
 from tests.fakes.oracle import TOPIC, read_values, rows
 
@@ -116,6 +118,37 @@ def test_over_the_bound_committed_rows_go_before_the_hot_window_ends(
     assert segments(log) < 6
     with log.reader() as reader:
         assert 0 < reader.offsets(stream).first < reader.offsets(stream).durable == 1000
+
+
+def test_over_the_bound_the_log_asks_what_is_committed(tmp_path: Path, clock: HandClock) -> None:
+    """What it was told may have been set back since."""
+    log = open_log(tmp_path, clock, segment_bytes_max=16_384, disk_bytes_max=65_536)
+    stream = log.create_stream(TOPIC)
+    log.append(stream, rows(0))
+    committed = {stream.id: 1}
+    log.ask_committed(lambda: nullcontext(committed))
+    assert log.trim() == 0
+    committed[stream.id] = 0
+    with pytest.raises(Overloaded):
+        append_many(log, stream, 1000)
+    with log.reader() as reader:
+        assert reader.offsets(stream).first == 0
+    committed[stream.id] = log.next_offset(stream)
+    append_many(log, stream, 100)
+
+
+def test_a_log_that_gets_no_answer_keeps_its_rows(tmp_path: Path, clock: HandClock) -> None:
+    def fails() -> NoReturn:
+        raise Unavailable("the state is locked")
+
+    log = open_log(tmp_path, clock, segment_bytes_max=16_384, disk_bytes_max=65_536)
+    stream = log.create_stream(TOPIC)
+    log.ask_committed(fails)
+    with pytest.raises(Overloaded):
+        append_many(log, stream, 1000)
+    with pytest.raises(Unavailable, match="locked"):
+        log.trim()
+    assert not log.is_fenced
 
 
 class FullDisk(OsFiles):

@@ -16,7 +16,7 @@ import pytest
 from calve.clock import SystemClock
 from calve.errors import Conflict, Corruption, InvalidSettings, Unavailable
 from calve.model import TableName
-from calve.state import State, open_state
+from calve.state import State, TopicPartition, open_state
 from calve.state.sqlite import SqliteState
 from tests.conftest import MakeSettings
 
@@ -121,6 +121,71 @@ def test_a_committed_offset_of_another_log_is_refused_with_both(state: State) ->
     assert state.publish_committed(TOPIC, 0, log_id=OTHER_LOG, offset=4).offset == 4
 
 
+def test_a_committed_offset_that_is_held_moves_with_a_commit_alone(state: State) -> None:
+    before = state.publish_committed(TOPIC, 0, log_id=LOG, offset=10)
+    assert before.resets == 0
+    held = state.hold_committed(TOPIC, 0, log_id=LOG, offset=4, seconds=60)
+    assert (held.offset, held.resets) == (4, 1)
+    assert state.pipeline_orders().resets == {TopicPartition(TOPIC, 0): 1}
+    assert state.publish_committed(TOPIC, 0, log_id=LOG, offset=10, resets=1).offset == 4
+    # Whoever has read the table before the hold says nothing that counts, commit or not.
+    late = state.publish_committed(TOPIC, 0, log_id=LOG, offset=10, resets=0, is_commit=True)
+    assert (late.offset, late.resets) == (4, 1)
+    done = state.publish_committed(TOPIC, 0, log_id=LOG, offset=12, resets=1, is_commit=True)
+    assert (done.offset, done.resets) == (12, 1)
+    assert state.publish_committed(TOPIC, 0, log_id=LOG, offset=13, resets=1).offset == 13
+
+
+def test_a_hold_never_raises_an_offset(state: State) -> None:
+    state.publish_committed(TOPIC, 0, log_id=LOG, offset=3)
+    assert state.hold_committed(TOPIC, 0, log_id=LOG, offset=5, seconds=60).offset == 3
+    assert state.hold_committed(TOPIC, 1, log_id=LOG, offset=5, seconds=60).offset == 5
+
+
+def test_a_hold_ends_when_it_is_released_by_whoever_has_it(state: State) -> None:
+    state.publish_committed(TOPIC, 0, log_id=LOG, offset=10)
+    first = state.hold_committed(TOPIC, 0, log_id=LOG, offset=4, seconds=60)
+    second = state.hold_committed(TOPIC, 0, log_id=LOG, offset=6, seconds=60)
+    state.release_committed(TOPIC, 0, resets=first.resets)
+    assert state.publish_committed(TOPIC, 0, log_id=LOG, offset=10, resets=2).offset == 4
+    state.release_committed(TOPIC, 0, resets=second.resets)
+    known = state.committed(TOPIC, 0)
+    assert known is not None
+    assert (known.offset, known.resets) == (4, 3)
+    assert state.publish_committed(TOPIC, 0, log_id=LOG, offset=10, resets=3).offset == 10
+
+
+def test_a_hold_ends_with_its_time(state: State) -> None:
+    state.hold_committed(TOPIC, 0, log_id=LOG, offset=4, seconds=0)
+    assert state.publish_committed(TOPIC, 0, log_id=LOG, offset=10, resets=1).offset == 10
+
+
+def test_nothing_is_set_back_while_offsets_are_kept(state: State, path: Path) -> None:
+    state.publish_committed(TOPIC, 0, log_id=LOG, offset=10)
+    state.publish_committed(TOPIC, 1, log_id=LOG, offset=7)
+    other = SqliteState(path, clock=SystemClock())
+    held: list[int] = []
+
+    def hold() -> None:
+        held.append(other.hold_committed(TOPIC, 0, log_id=LOG, offset=4, seconds=60).offset)
+
+    thread = threading.Thread(target=hold)
+    with state.keeping_committed(0) as known:
+        thread.start()
+        thread.join(0.2)
+        assert not held
+        assert {topic: each.offset for topic, each in known.items()} == {TOPIC: 10}
+    thread.join()
+    assert held == [4]
+    other.close()
+
+
+def test_what_goes_wrong_while_offsets_are_kept_is_no_error_of_the_state(state: State) -> None:
+    with pytest.raises(OSError, match="the disk"), state.keeping_committed(0):
+        raise OSError("the disk")
+    assert state.publish_committed(TOPIC, 0, log_id=LOG, offset=1).offset == 1
+
+
 def test_bytes_add_up(state: State) -> None:
     state.add_bytes(0, {TOPIC: 5, UUID(int=9): 1})
     state.add_bytes(0, {TOPIC: 6})
@@ -182,7 +247,7 @@ def test_a_newer_format_is_refused_with_both_numbers(state: State, path: Path) -
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(Conflict, match="format 99, this Calve knows 2"):
+    with pytest.raises(Conflict, match="format 99, this Calve knows 3"):
         SqliteState(path, clock=SystemClock())
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from calve.errors import CalveError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from calve.ingest.attached import Attachments
     from calve.state import State
     from calve.wal import Log
@@ -25,6 +28,7 @@ class Keeper:
         self._state = state
         self._attachments = attachments
         self._partition = partition
+        log.ask_committed(self._committed)
         self._is_ending = threading.Event()
         self._failed: str | None = None  # what went wrong last, to say it once
         self._thread = threading.Thread(target=self._run, name="calve-intake", daemon=True)
@@ -50,12 +54,18 @@ class Keeper:
 
     def trim(self) -> int:
         """Let go of what is in the tables; how many segments went."""
-        committed: dict[UUID, int] = {}
-        for attached in self._attachments.all():
-            known = self._state.committed(attached.topic.id, self._partition)
-            if known is not None and known.log_id == self._wal.log_id:
-                committed[attached.stream.id] = known.offset
-        return self._wal.trim(committed)
+        return self._wal.trim()
+
+    @contextmanager
+    def _committed(self) -> Iterator[dict[UUID, int]]:
+        """The offsets that tables have, by stream; none is set back before the block ends."""
+        with self._state.keeping_committed(self._partition) as known:
+            offsets = ((each, known.get(each.topic.id)) for each in self._attachments.all())
+            yield {
+                attached.stream.id: found.offset
+                for attached, found in offsets
+                if found is not None and found.log_id == self._wal.log_id
+            }
 
     def save_counts(self) -> None:
         taken = {each.topic.id: each.meter.take() for each in self._attachments.all()}

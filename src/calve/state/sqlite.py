@@ -10,7 +10,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -19,9 +20,10 @@ import msgspec
 
 from calve.errors import Conflict, Corruption, Unavailable
 from calve.model import TableName
+from calve.state import sqlite_offsets as offsets
 from calve.state import sqlite_work as work
 from calve.state.sqlite_format import APPLICATION_ID, FORMAT_VERSION, OF_TOPICS, bring_up_to_date
-from calve.state.sqlite_work import Run, from_us, to_us
+from calve.state.sqlite_work import Run
 from calve.state.store import CommittedOffset, TopicRecord
 from calve.state.work import Lease, PipelineOrders, Progress, ProgressReport, TopicPartition
 
@@ -121,38 +123,75 @@ class SqliteState:
 
     def committed(self, topic_id: UUID, partition: int) -> CommittedOffset | None:
         with self._reading() as run:
-            return _committed(run, topic_id, partition)
+            return offsets.committed(run, TopicPartition(topic_id, partition))
+
+    @contextmanager
+    def keeping_committed(self, partition: int) -> Iterator[dict[UUID, CommittedOffset]]:
+        with self._lock:
+            with self._translating():
+                self._require_open()
+                self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                with self._translating():
+                    found = offsets.all_committed(self._run, partition)
+                # What goes wrong in the block is no trouble of the state's.
+                yield found
+            finally:
+                with suppress(sqlite3.Error):  # nothing was changed
+                    self._connection.execute("ROLLBACK")
 
     def publish_committed(
-        self, topic_id: UUID, partition: int, *, log_id: UUID, offset: int
+        self,
+        topic_id: UUID,
+        partition: int,
+        *,
+        log_id: UUID,
+        offset: int,
+        resets: int | None = None,
+        is_commit: bool = False,
     ) -> CommittedOffset:
+        at, now = TopicPartition(topic_id, partition), self._clock.now()
         with self._transaction() as run:
-            known = _committed(run, topic_id, partition)
+            known = offsets.committed(run, at)
             if known is not None and known.log_id != log_id:
                 raise _other_log(known, log_id, offset)
+            if known is not None and resets not in {None, known.resets}:
+                return known
+            if known is not None and offsets.is_held(run, at, now=now):
+                if not is_commit:
+                    return known
+                offsets.release(run, at)
             if known is not None and known.offset >= offset:
                 return known
-            return self._set_committed(run, topic_id, partition, log_id, offset)
+            return offsets.set_committed(run, at, log_id, offset, now=now)
 
     def reset_committed(
         self, topic_id: UUID, partition: int, *, log_id: UUID, offset: int
     ) -> CommittedOffset:
+        at = TopicPartition(topic_id, partition)
         with self._transaction() as run:
-            known = _committed(run, topic_id, partition)
+            known = offsets.committed(run, at)
             if known is None or known.log_id != log_id:
-                work.clear_requests(run, TopicPartition(topic_id, partition))
-            return self._set_committed(run, topic_id, partition, log_id, offset)
+                work.clear_requests(run, at)
+            offsets.count_reset(run, at)
+            return offsets.set_committed(run, at, log_id, offset, now=self._clock.now())
 
-    def _set_committed(
-        self, run: Run, topic_id: UUID, partition: int, log_id: UUID, offset: int
+    def hold_committed(
+        self, topic_id: UUID, partition: int, *, log_id: UUID, offset: int, seconds: float
     ) -> CommittedOffset:
-        at = self._clock.now()
-        run(
-            "INSERT OR REPLACE INTO committed VALUES (?, ?, ?, ?, ?)",
-            (str(topic_id), partition, str(log_id), offset, to_us(at)),
-        )
-        work.clear_reached(run, TopicPartition(topic_id, partition), offset)
-        return CommittedOffset(log_id, offset, at)
+        at, now = TopicPartition(topic_id, partition), self._clock.now()
+        with self._transaction() as run:
+            known = offsets.committed(run, at)
+            lowest = offset if known is None else min(offset, known.offset)
+            offsets.count_reset(run, at, held_until=now + timedelta(seconds=seconds))
+            return offsets.set_committed(run, at, log_id, lowest, now=now)
+
+    def release_committed(self, topic_id: UUID, partition: int, *, resets: int) -> None:
+        at = TopicPartition(topic_id, partition)
+        with self._transaction() as run:
+            known = offsets.committed(run, at)
+            if known is not None and known.resets == resets:
+                offsets.count_reset(run, at)
 
     def take_lease(self, name: str, owner: str, seconds: float) -> bool:
         with self._transaction() as run:
@@ -350,17 +389,6 @@ def _is_at(run: Run, expected: TopicRecord) -> bool:
         "SELECT version FROM topics WHERE (tenant, dataset, name) = (?, ?, ?)", _key(expected.name)
     )
     return found == [(expected.version,)]
-
-
-def _committed(run: Run, topic_id: UUID, partition: int) -> CommittedOffset | None:
-    rows = run(
-        "SELECT log_id, log_offset, at_us FROM committed WHERE (topic_id, partition) = (?, ?)",
-        (str(topic_id), partition),
-    )
-    if not rows:
-        return None
-    log_id, offset, at_us = rows[0]
-    return CommittedOffset(UUID(log_id), offset, from_us(at_us))
 
 
 def _other_log(known: CommittedOffset, log_id: UUID, offset: int) -> Conflict:

@@ -45,12 +45,21 @@ _PIPELINE: Final = (
         PRIMARY KEY (topic_id, partition)) WITHOUT ROWID""",
     "CREATE TABLE published (only INTEGER PRIMARY KEY CHECK (only = 1), at_us INTEGER NOT NULL)",
 )
+_RESETS: Final = (
+    """CREATE TABLE resets (
+        topic_id TEXT NOT NULL, partition INTEGER NOT NULL,
+        count INTEGER NOT NULL, held_until_us INTEGER NOT NULL,
+        PRIMARY KEY (topic_id, partition)) WITHOUT ROWID""",
+)
 # What each version brought.
-_VERSIONS: Final = (_REGISTRY, _PIPELINE)
+_VERSIONS: Final = (_REGISTRY, _PIPELINE, _RESETS)
 FORMAT_VERSION: Final = len(_VERSIONS)
 
 # Those that are about a topic, and go with it.
-OF_TOPICS: Final = ("committed", "appended", "flush_requests", "skips", "paused", "progress")
+OF_TOPICS: Final = (
+    *("committed", "resets", "appended"),
+    *("flush_requests", "skips", "paused", "progress"),
+)
 
 
 def bring_up_to_date(connection: Connection, version: int) -> None:

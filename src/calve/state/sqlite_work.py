@@ -92,6 +92,10 @@ def orders(run: Run) -> PipelineOrders:
         is_paused=_ALL in paused,
         paused_topics=frozenset(UUID(topic_id) for topic_id in paused - {_ALL}),
         skips=offsets(run, "skips"),
+        resets={
+            TopicPartition(UUID(topic_id), number): count
+            for topic_id, number, count in run("SELECT topic_id, partition, count FROM resets", ())
+        },
     )
 
 

@@ -7,6 +7,7 @@ transaction, durable when it returns, and safe beside other threads and processe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -24,11 +25,15 @@ class TopicRecord(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """The end of what is in the table of one partition's log, and when that was published."""
+    """The end of what is in the table of one partition's log, and when that was published.
+
+    `resets` counts how often it was set back.
+    """
 
     log_id: UUID
     offset: int
     at: datetime
+    resets: int = 0
 
 
 class State(Protocol):
@@ -69,19 +74,48 @@ class State(Protocol):
 
     def committed(self, topic_id: UUID, partition: int) -> CommittedOffset | None: ...
 
+    def keeping_committed(
+        self, partition: int
+    ) -> AbstractContextManager[dict[UUID, CommittedOffset]]:
+        """The offsets of a partition, by topic. Nobody sets one back before the block ends."""
+        ...
+
     def publish_committed(
-        self, topic_id: UUID, partition: int, *, log_id: UUID, offset: int
+        self,
+        topic_id: UUID,
+        partition: int,
+        *,
+        log_id: UUID,
+        offset: int,
+        resets: int | None = None,
+        is_commit: bool = False,
     ) -> CommittedOffset:
         """Say how far the table has come; what holds now. It never goes back.
 
-        Conflict if another log's offset is known: `reset_committed` sets it on purpose.
+        Nothing changes if it was set back since the caller saw `resets`, nor while it is held. A
+        commit of the caller's own, made since then, ends that: it comes after whatever the hold
+        was for, or in its place. Conflict if another log's offset is known: `reset_committed`
+        sets it on purpose.
         """
         ...
 
     def reset_committed(
         self, topic_id: UUID, partition: int, *, log_id: UUID, offset: int
     ) -> CommittedOffset:
-        """Set the offset, also back or to another log's: a replay, or a new log for the topic."""
+        """Set the offset, also back or to another log's: the table decides, or a new log."""
+        ...
+
+    def hold_committed(
+        self, topic_id: UUID, partition: int, *, log_id: UUID, offset: int, seconds: float
+    ) -> CommittedOffset:
+        """Set the offset back before rows leave the table that are to come again; what holds now.
+
+        So the log keeps them. It stays there until `release_committed`, or for so long.
+        """
+        ...
+
+    def release_committed(self, topic_id: UUID, partition: int, *, resets: int) -> None:
+        """End a hold, unless there was another since; whoever follows the table reads it again."""
         ...
 
     def take_lease(self, name: str, owner: str, seconds: float) -> bool:

@@ -23,11 +23,15 @@ class Lease(NamedTuple):
 
 
 class PipelineOrders(NamedTuple):
-    """`skips` are the ends up to which rows are set aside instead of written to their table."""
+    """`skips` are the ends up to which rows are set aside instead of written to their table.
+
+    `resets` counts how often a committed offset was set back; where it never was, it has no entry.
+    """
 
     is_paused: bool = False  # all of it
     paused_topics: frozenset[UUID] = frozenset()
     skips: Mapping[TopicPartition, int] = {}
+    resets: Mapping[TopicPartition, int] = {}
 
     def holds_back(self, topic_id: UUID) -> bool:
         """Whether a topic is to be left alone."""

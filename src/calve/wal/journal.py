@@ -6,8 +6,9 @@ cannot know any more what is on the disk. Has no threads and takes no locks.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+import logging
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Final
 
 from calve.errors import CalveError, Fenced, UnknownOutcome
 from calve.wal.group import Group
@@ -16,7 +17,7 @@ from calve.wal.retention import DiskBound, Retention, refuse_failed_write
 from calve.wal.writer import Broken, NotWritten, create_segment, next_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
     from uuid import UUID
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from calve.wal.frame import Kind
     from calve.wal.layout import LogLayout
     from calve.wal.options import LogOptions
+    from calve.wal.retention import AskCommitted
     from calve.wal.state import Stream
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class Journal:
@@ -49,6 +53,7 @@ class Journal:
         self._last_append_at = self._last_sync_at = clock.monotonic()
         self._retention = Retention(files, layout, opened.identity.log_id)
         self._bound = DiskBound(files, layout, options, clock, opened.sealed_bytes)
+        self.ask_committed: AskCommitted | None = None
 
     @property
     def bytes_used(self) -> int:
@@ -166,7 +171,7 @@ class Journal:
     def _require_room(self, more_bytes: int) -> None:
         self._bound.require_free_space()
         if self._bound.is_over(self._segment.position, more_bytes):
-            self._remove_committed(older_than_us=None)
+            self._make_room()
             if self._bound.is_over(self._segment.position, more_bytes):
                 raise self._bound.refuse()
 
@@ -175,11 +180,29 @@ class Journal:
         if self._segment.is_sealed or (is_full and not self._segment.is_empty):
             self._rotate()
 
-    def trim(self, committed: Mapping[UUID, int]) -> int:
-        with self._guard:
-            self._retention.tell(committed, self.state)
+    def _make_room(self) -> None:
+        """Let go of committed rows, whatever their age."""
+        with ExitStack() as asked:
+            try:
+                asked.enter_context(self._knowing(None))
+            except CalveError as error:
+                _LOG.warning("nobody tells what is committed: %s", error.message)
+                return
+            self._remove_committed(older_than_us=None)
+
+    def trim(self, committed: Mapping[UUID, int] | None) -> int:
+        with self._guard, self._knowing(committed):
             hot_us = int(self._options.hot_window_seconds * 1_000_000)
             return self._remove_committed(older_than_us=self._now_us() - hot_us)
+
+    @contextmanager
+    def _knowing(self, committed: Mapping[UUID, int] | None) -> Iterator[None]:
+        """Remember what is committed; without it, ask, since it may have been set back."""
+        with ExitStack() as asked:
+            if committed is None and self.ask_committed is not None:
+                committed = asked.enter_context(self.ask_committed())
+            self._retention.tell(committed or {}, self.state)
+            yield
 
     def _remove_committed(self, older_than_us: int | None) -> int:
         newest = self._segment.header.number

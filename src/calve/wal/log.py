@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from calve.model import TableName
+    from calve.wal.retention import AskCommitted
 
 _PARTITION_MAX: Final = (1 << 31) - 1
 
@@ -222,11 +223,18 @@ class Log:
         with self._leader.leading():
             self._journal.rotate()
 
-    def trim(self, committed: Mapping[UUID, int]) -> int:
+    def ask_committed(self, ask: AskCommitted) -> None:
+        """Have it ask what is committed, instead of being told, whenever rows are to go.
+
+        What is answered must not be set back before the block ends.
+        """
+        self._journal.ask_committed = ask
+
+    def trim(self, committed: Mapping[UUID, int] | None = None) -> int:
         """Let go of segments whose rows are all committed and older than the hot window.
 
-        `committed` maps stream ids to the offsets that are in their tables. Returns how many
-        segments went.
+        `committed` maps stream ids to the offsets that are in their tables; without it the log
+        asks. Returns how many segments went.
         """
         with self._leader.leading():
             return self._journal.trim(committed)

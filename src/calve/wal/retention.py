@@ -1,14 +1,14 @@
 """Which segments may go, and whether there is room for more.
 
 A segment goes when every row in it is committed to its table and older than the hot window. When
-the log is over its bound, committed rows go sooner; rows that are not committed never do. The log
-asks nobody: the committed offsets are told.
+the log is over its bound, committed rows go sooner; rows that are not committed never do. What is
+committed is told, or asked for whenever rows are to go.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 from calve.errors import CalveError, Overloaded, Unavailable
@@ -18,7 +18,8 @@ from calve.wal.layout import segment_numbers
 from calve.wal.segment import BadSegment, damaged, read_index
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from calve.clock import Clock
     from calve.wal.files import Files
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from calve.wal.layout import LogLayout
     from calve.wal.options import LogOptions
     from calve.wal.state import LogState
+
+    AskCommitted: TypeAlias = Callable[[], AbstractContextManager[Mapping[UUID, int]]]
 
 _FREE_SPACE_CHECK_SECONDS: Final = 0.1
 RETRY_AFTER_MS: Final = 1000
