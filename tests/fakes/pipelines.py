@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -77,6 +78,11 @@ class Site:
     def offsets(self, name: str, partition: int = 0) -> list[int]:
         found = self.table(name).scan(selected_fields=OFFSETS).to_arrow().to_pylist()
         return sorted(row[OFFSETS[1]] for row in found if row[OFFSETS[0]] == partition)
+
+    def data_files(self, name: str) -> list[str]:
+        """The names of those that lie below the table, whether it knows them or not."""
+        root = Path(self.table(name).location().removeprefix("file://"))
+        return sorted(path.name for path in root.rglob("*.parquet"))
 
     def committed(self, topic: str, partition: int = 0) -> int:
         found = self.intake.topics.topic(TableName.parse(topic))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table import Table
 
 from calve.ingest.dead_letters.box import DeadLetters
 from calve.maintenance.verification import Verification
 from calve.maintenance.verify import verify_topic
+from calve.manager import IcebergManager
 from calve.model import TableName
 from calve.topics import TopicChange
 from calve.wal import Rejected
@@ -98,3 +101,81 @@ def test_rows_that_do_not_fit_the_table_come_back_when_they_do(lake_site: Site) 
     letters(lake_site).discard(offsets="2")
     found = audited(lake_site)
     assert (found.rows, found.dead_letters) == (1, 0)
+
+
+@pytest.mark.parametrize("count", [1, 10])
+def test_dead_letters_of_an_earlier_topic_stop_the_one_of_now_until_they_have_another_name(
+    lake_site: Site, count: int
+) -> None:
+    pipeline = lake_site.pipeline()
+    send(lake_site, 1, 2)
+    assert pipeline.drain(30)
+    lake_site.intake.delete_topic(ORDERS)
+    lake_site.catalog.drop_table(ORDERS)
+    lake_site.create("orders", schema={"id": "long"}, on_unknown_column="dead_letter")
+    bad = [Rejected(b"{", NDJSON, "no JSON")] * count
+    lake_site.intake.submit(ORDERS, [pa.record_batch({"id": [3]}), bad]).wait()
+    assert not pipeline.drain(0.3)
+    (told,) = [each for each in lake_site.state.progress().partitions.values() if each.error]
+    assert "earlier topic" in str(told.error)
+    assert "calve table rename" in str(told.hint)
+    with IcebergManager(lake_site.settings) as manager:
+        manager.rename_table("orders__dead_letters", "orders_before", force=True)
+    assert pipeline.drain(30)
+    assert lake_site.offsets("orders__dead_letters") == list(range(1, 1 + count))
+    assert lake_site.offsets("orders_before") == [2, 3]
+    found = audited(lake_site)
+    assert (found.rows, found.dead_letters) == (1, count)
+
+
+def test_dead_letters_that_an_earlier_topic_left_behind_the_commit_are_not_mixed_up(
+    lake_site: Site,
+) -> None:
+    """They come back under the name in the worst moment: between the two commits."""
+    send(lake_site, 1, 2)
+    assert lake_site.pipeline().drain(30)
+    lake_site.catalog.rename_table("orders__dead_letters", "aside")
+    lake_site.intake.delete_topic(ORDERS)
+    lake_site.catalog.drop_table(ORDERS)
+    lake_site.create("orders", schema={"id": "long"}, on_unknown_column="dead_letter")
+    send(lake_site, 3)
+
+    def reach(step: str) -> None:
+        if step == "committed" and lake_site.catalog.find_table("aside") is not None:
+            lake_site.catalog.drop_table("orders__dead_letters")
+            lake_site.catalog.rename_table("aside", "orders__dead_letters")
+
+    pipeline = lake_site.pipeline(reach=reach)
+    assert not pipeline.drain(0.5)
+    lake_site.catalog.rename_table("orders__dead_letters", "elsewhere")
+    assert pipeline.drain(30)
+    assert lake_site.offsets("orders__dead_letters") == [1]
+    audited(lake_site)
+
+
+def test_dead_letters_that_could_not_be_committed_come_in_without_more_rows(
+    lake_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = lake_site.pipeline()
+    send(lake_site, 1)
+    assert pipeline.drain(30)
+    send(lake_site, 2)
+    iceberg = lake_site.catalog.iceberg
+    works = iceberg.commit_table
+
+    def fails(table: Table, *more: Any) -> Any:
+        if table.name()[-1].endswith("__dead_letters"):
+            raise ConnectionError("the network is gone")
+        return works(table, *more)
+
+    monkeypatch.setattr(iceberg, "commit_table", fails)
+    assert not pipeline.drain(1)
+    assert ids(lake_site) == [1, 2]
+    (told,) = lake_site.state.progress().partitions.values()
+    assert told.error
+    assert lake_site.committed("orders") == 2
+    monkeypatch.setattr(iceberg, "commit_table", works)
+    assert pipeline.drain(30)
+    assert lake_site.offsets("orders__dead_letters") == [1, 3]
+    assert lake_site.committed("orders") == 4
+    audited(lake_site)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,6 +13,7 @@ from uuid import uuid4
 import msgspec
 import pyarrow as pa
 import pytest
+from pyiceberg.exceptions import BadRequestError
 from pyiceberg.table import Table
 
 from calve.clock import SystemClock
@@ -24,6 +26,7 @@ from calve.settings import Settings
 from calve.state import State
 from calve.state.work import Progress, TopicPartition
 from calve.tables.catalog import LakeCatalog
+from calve.tables.orphans import remove_orphans
 from calve.tables.positions import committed_position
 from calve.topics import TopicChange
 from calve.wal import Rejected
@@ -585,6 +588,84 @@ class FailingCatalog(LakeCatalog):
         return super().find_table(name)
 
 
+def test_a_pipeline_that_is_late_does_not_set_the_state_back(
+    lake_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = lake_site.pipeline(), lake_site.pipeline()
+    lake_site.send("orders", rows(0))
+    assert first.drain(30)
+    works = lake_site.state.publish_committed
+    late = [True]
+
+    def publish(*given: Any, **named: Any) -> Any:
+        """The table has moved on between the look at it and the word about it."""
+        if late:
+            late.pop()
+            lake_site.send("orders", rows(1))
+            assert first.drain(30)
+        return works(*given, **named)
+
+    monkeypatch.setattr(lake_site.state, "publish_committed", publish)
+    second.run_cycle()
+    assert not late
+    assert lake_site.committed("orders") == 2
+    assert first.drain(30)
+    lake_site.require_each_once("orders", 2)
+
+
+def test_a_state_that_says_more_than_the_table_is_put_right(lake_site: Site) -> None:
+    first, second = lake_site.pipeline(), lake_site.pipeline()
+    lake_site.send("orders", rows(0))
+    assert first.drain(30)
+    topic = lake_site.intake.topics.topic(TableName.parse("orders"))
+    log_id = topic.partitions[0].log_id
+    lake_site.state.publish_committed(topic.id, 0, log_id=log_id, offset=9)
+    assert second.drain(30)
+    assert lake_site.committed("orders") == 1
+
+
+def test_a_state_that_fails_is_told_later(lake_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = lake_site.pipeline()
+    lake_site.send("orders", rows(0))
+    assert pipeline.drain(30)
+    lake_site.send("orders", rows(1))
+    works = lake_site.state.publish_committed
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise Unavailable("the state is locked")
+
+    monkeypatch.setattr(lake_site.state, "publish_committed", fails)
+    assert not pipeline.drain(0.3)
+    assert [each.error for each in progress_of(lake_site.state).values()] == ["the state is locked"]
+    monkeypatch.setattr(lake_site.state, "publish_committed", works)
+    assert pipeline.drain(30)
+    assert lake_site.committed("orders") == 2
+    lake_site.require_each_once("orders", 2)
+
+
+def test_a_table_that_is_older_than_its_log_is_told_as_such(make_settings: MakeSettings) -> None:
+    flags = {**AT_ONCE, "wal__hot_window_seconds": 0, "wal__segment_bytes_max": 65536}
+    with site(make_settings(**flags)) as made:
+        pipeline = made.pipeline()
+        for number in range(10):
+            made.send("orders", [{"id": number, "text": "x" * 20_000}])
+            assert pipeline.drain(30)
+        # A catalog that was restored from a copy of an earlier time.
+        table = made.table("orders")
+        earlier = table.metadata.metadata_log[2].metadata_file
+        made.intake.trim()
+        made.catalog.iceberg.drop_table(table.name())
+        made.catalog.iceberg.register_table(table.name(), earlier)
+        made.send("orders", rows(10))
+        pipeline = made.pipeline()
+        told: set[str] = set()
+        for _ in range(20):
+            pipeline.drain(0.05)
+            told |= {str(each.error) for each in progress_of(made.state).values() if each.error}
+        (only,) = told
+        assert "the table is older than the log" in only
+
+
 def test_a_table_that_fails_holds_up_nobody(lake_site: Site) -> None:
     topics = [f"t{number}" for number in range(5)]
     with FailingCatalog(lake_site.settings) as catalog:
@@ -663,7 +744,7 @@ def test_a_commit_that_fails_is_made_again_with_the_same_files(
     pipeline = lake_site.pipeline()
     lake_site.send("orders", rows(0))
     assert pipeline.drain(30)
-    lake_site.send("orders", rows(1))
+    lake_site.send("orders", [{"id": 1, "more": "x"}])
     iceberg = lake_site.catalog.iceberg
     works = iceberg.commit_table
 
@@ -672,12 +753,99 @@ def test_a_commit_that_fails_is_made_again_with_the_same_files(
 
     monkeypatch.setattr(iceberg, "commit_table", fails)
     assert not pipeline.drain(0.5)
-    root = Path(lake_site.table("orders").location().removeprefix("file://"))
-    files = {path.name for path in root.rglob("*.parquet")}
+    files = lake_site.data_files("orders")
     assert len(files) == 2
     monkeypatch.setattr(iceberg, "commit_table", works)
     assert pipeline.drain(30)
-    assert {path.name for path in root.rglob("*.parquet")} == files
+    assert lake_site.data_files("orders") == files
+    lake_site.require_each_once("orders", 2)
+
+
+def let_side_lane_end() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "calve-side-lane":
+            thread.join()
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_files_that_are_or_may_be_gone_before_their_commit_are_written_again(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, *, is_removed: bool
+) -> None:
+    """Whoever removes orphans takes them for some; by default those of three days."""
+    clock = HandClock(datetime.now(UTC))
+    with site(make_settings(**AT_ONCE)) as made:
+        pipeline = made.pipeline(clock=clock)
+        made.send("orders", rows(0))
+        assert pipeline.drain(30)
+        made.send("orders", rows(1))
+        iceberg = made.catalog.iceberg
+        works = iceberg.commit_table
+
+        def fails(*_: Any) -> Any:
+            raise ConnectionError("the network is gone")
+
+        monkeypatch.setattr(iceberg, "commit_table", fails)
+        clock.pass_seconds(10)
+        pipeline.run_cycle()
+        before = set(made.data_files("orders"))
+        assert len(before) == 2
+        if is_removed:
+            remove_orphans(made.table("orders"), timedelta())
+        monkeypatch.setattr(iceberg, "commit_table", works)
+        clock.pass_seconds(60 if is_removed else 100_000)
+        pipeline.run_cycle()
+        let_side_lane_end()
+        made.require_each_once("orders", 2)
+        assert set(made.data_files("orders")) - before
+
+
+def test_rows_that_a_catalog_refuses_can_be_skipped(
+    lake_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = lake_site.pipeline()
+    lake_site.send("orders", rows(0))
+    assert pipeline.drain(30)
+    lake_site.send("orders", rows(1))
+    iceberg = lake_site.catalog.iceberg
+    works = iceberg.commit_table
+
+    def refuses(table: Table, requirements: Any, updates: Any) -> Any:
+        added = [each.snapshot for each in updates if hasattr(each, "snapshot")]
+        if table.name()[-1] == "orders" and any(each.summary["added-records"] for each in added):
+            raise BadRequestError("this table does not take such rows")
+        return works(table, requirements, updates)
+
+    monkeypatch.setattr(iceberg, "commit_table", refuses)
+    assert not pipeline.drain(0.5)
+    assert len(lake_site.data_files("orders")) == 2
+    topic = lake_site.intake.topics.topic(TableName.parse("orders"))
+    lake_site.state.request_skip(topic.id, 0, 2)
+    assert pipeline.drain(30)
+    assert lake_site.rows("orders") == rows(0)
+    assert lake_site.offsets("orders__dead_letters") == [1]
+
+
+def test_rows_that_a_catalog_refused_are_written_again_when_the_columns_have_changed(
+    lake_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = lake_site.pipeline()
+    lake_site.send("orders", rows(0))
+    assert pipeline.drain(30)
+    lake_site.send("orders", [{"id": 1, "bad": "x"}])
+    iceberg = lake_site.catalog.iceberg
+    works = iceberg.commit_table
+
+    def refuses(table: Table, requirements: Any, updates: Any) -> Any:
+        added = [each.schema_ for each in updates if hasattr(each, "schema_")]
+        if any("bad" in each.column_names for each in added):
+            raise BadRequestError("this table takes no such column")
+        return works(table, requirements, updates)
+
+    monkeypatch.setattr(iceberg, "commit_table", refuses)
+    assert not pipeline.drain(0.5)
+    change = TopicChange(drop_columns=["bad"], on_unknown_column="ignore")
+    lake_site.intake.alter_topic(TableName.parse("orders"), change)
+    assert pipeline.drain(30)
     lake_site.require_each_once("orders", 2)
 
 

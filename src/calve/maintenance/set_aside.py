@@ -20,10 +20,12 @@ from calve.tables.removals import Removals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from uuid import UUID
 
     from pyiceberg.table import Table
 
     from calve.tables.dead_letters import PendingDeadLetters
+    from calve.tables.positions import Position
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class SetAside:
     def of(cls, table: Table, letters: Table | None) -> SetAside:
         """`letters` was read after the topic's table; None if there is no such table."""
         found = cls(letters)
-        ends: dict[int, int] = {}
+        positions: dict[int, Position] = {}
         if letters is not None:
             positions = committed_positions(letters)
             ends = {partition: position.offset for partition, position in positions.items()}
@@ -48,8 +50,9 @@ class SetAside:
             found.sources.append(Source(letters, files, ends))
             found.removals = Removals.parse(letters.properties)
             found.problems += _rewound(letters)
-        for partition, pending in _named(table):
-            if ends.get(partition, 0) < pending.end:
+        for partition, log, pending in _named(table):
+            known = positions.get(partition)
+            if known is None or known.log != log or known.offset < pending.end:
                 found._add_pending(partition, pending)
         return found
 
@@ -70,11 +73,12 @@ class SetAside:
         self.pending += sum(file.record_count for file in files)
 
 
-def _named(table: Table) -> Iterator[tuple[int, PendingDeadLetters]]:
-    for partition in committed_positions(table):
+def _named(table: Table) -> Iterator[tuple[int, UUID, PendingDeadLetters]]:
+    """What the newest range of each partition has set aside, and the log that it came from."""
+    for partition, position in committed_positions(table).items():
         pending = named_dead_letters(table.properties, partition)
         if pending is not None:
-            yield partition, pending
+            yield partition, position.log, pending
 
 
 def _rewound(letters: Table) -> Iterator[str]:

@@ -70,7 +70,16 @@ class Backlog:
         self._orders = self._state.pipeline_orders()
         self._asked = self._state.flush_requests()
         self._awake.update(at.topic_id for at in self._asked if at.topic_id in self._feeds)
+        self._awake.update(self._set_back())
         return self._within_bounds(self._due())
+
+    def _set_back(self) -> Iterator[UUID]:
+        """The topics of which rows have left the table, or are about to, to come again."""
+        for at, resets in self._orders.resets.items():
+            feed = self._feeds.get(at.topic_id)
+            known = feed.partitions.get(at.partition) if feed else None
+            if known is not None and known.resets != resets:
+                yield at.topic_id
 
     def is_empty(self) -> bool:
         """Whether nothing was left in any log when it was last looked at."""
@@ -142,6 +151,7 @@ class Backlog:
             each.log = self._logs.log(feed.topic, each.number)
         durable = each.durable = each.log.durable
         at = TopicPartition(feed.topic.id, each.number)
+        each.follow_resets(self._orders.resets.get(at, 0))
         skip_to = self._orders.skips.get(at, 0)
         is_asked = (
             feed.is_due_now
@@ -170,6 +180,7 @@ class Backlog:
         assert each.log is not None
         if each.waiting is not None and each.waiting_range == (committed, durable):
             return each.waiting
+        each.log.require(committed)
         extent = each.log.extent(committed, durable)
         since_us = extent.since_us
         if since_us is None:

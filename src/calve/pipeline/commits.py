@@ -70,7 +70,7 @@ class Commits:
         if failed is not None:
             self._clear(work, part.done[failed:])
         if good:
-            part.feed.parcel = _parcel(work, part, good)
+            part.feed.parcel = _parcel(work, part, good, self.clock.monotonic())
             for piece, each in zip(part.pieces, good, strict=False):
                 work.feed.ratio.learn(piece.log_bytes, each.file_bytes)
         if failed is None:
@@ -122,14 +122,15 @@ class Commits:
             raise
         self.reach("committed")
         work.table = done.table
-        feed.parcel = None
-        feed.last_seen, feed.committed = done.position, done.position.offset
-        feed.committed_at = self.clock.now()
+        # Until the rest is done too, somebody has to look again.
+        feed.parcel = feed.committed = None
+        feed.last_seen, feed.committed_at = done.position, self.clock.now()
         if done.is_new:
             self._count(work, part, parcel)
-        self.letters.settle(work.topic, done.table, feed.number, parcel.rows.log, parcel)
+        self.letters.settle(work.topic, done.table, feed.number, parcel)
         self.reach("dead letters committed")
-        self.publishing.tell(work.topic, feed, done.position.offset)
+        self.publishing.tell(work.topic, feed, done.position.offset, is_commit=done.is_new)
+        feed.committed = feed.published
         self.reach("published")
 
     def _count(self, work: TopicWork, part: PartitionWork, parcel: Parcel) -> None:
@@ -154,7 +155,9 @@ def _unpacked(files: bytes) -> list[DataFile]:
     return found
 
 
-def _parcel(work: TopicWork, part: PartitionWork, done: Sequence[PieceDone]) -> Parcel:
+def _parcel(
+    work: TopicWork, part: PartitionWork, done: Sequence[PieceDone], written_at: float
+) -> Parcel:
     assert work.schema is not None
     pieces = part.pieces[: len(done)]
     lost = Ranges.exact(*(pair for each in done for pair in each.lost))
@@ -177,4 +180,6 @@ def _parcel(work: TopicWork, part: PartitionWork, done: Sequence[PieceDone]) -> 
         dead_letter_count=sum(each.dead_letter_rows for each in done),
         ingested_until_us=max(each.ingested_until_us for each in done),
         by_age=part.by_age,
+        is_skip=bool(pieces[0].set_aside),
+        written_at=written_at,
     )

@@ -15,6 +15,7 @@ from calve.tables.dead_letters import (
     ensure_dead_letter_table,
     named_dead_letters,
     no_dead_letters,
+    require_earlier,
 )
 from calve.tables.footers import described_files
 from calve.tables.offsets import LogRange, commit_range
@@ -23,7 +24,6 @@ from calve.tables.staging import Edit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from uuid import UUID
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
@@ -38,19 +38,22 @@ class DeadLetterCommits:
         self._catalog = catalog
 
     def settle(
-        self, topic: Topic, table: Table, partition: int, log: UUID, parcel: Parcel | None = None
+        self, topic: Topic, table: Table, partition: int, parcel: Parcel | None = None
     ) -> None:
         """Commit the files that the topic's table names, unless they are in.
 
         `parcel` is the one that was just committed, which need not be looked into.
         """
         named = named_dead_letters(table.properties, partition)
-        if named is None:
+        reached = committed_position(table, partition)
+        if named is None or reached is None:
             return
         letters = ensure_dead_letter_table(self._catalog, topic.name)
         position = committed_position(letters, partition)
-        start = position.offset if position else 0
-        if start >= named.end:
+        if position is not None and position.log != reached.log:
+            # Those of a log that this one has taken over from have all come before.
+            require_earlier(letters, partition, position, begins_at=named.start)
+        elif position is not None and position.offset >= named.end:
             return
         is_known = parcel is not None and parcel.operation_id == named.operation
         files: Sequence[DataFile] = (
@@ -58,9 +61,10 @@ class DeadLetterCommits:
             if parcel is not None and is_known
             else described_files(letters, named.files)
         )
+        start = position.offset if position else 0
         commit_range(
             letters,
-            LogRange(partition, log, start, named.end, ""),
+            LogRange(partition, reached.log, start, named.end, ""),
             Edit(added=files),
             operation_id=named.operation,
             replaces=position.log if position else None,

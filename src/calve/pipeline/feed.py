@@ -40,6 +40,12 @@ class Parcel:
     dead_letter_count: int
     ingested_until_us: int
     by_age: bool
+    is_skip: bool  # all of its rows are set aside
+    written_at: float  # by the clock that never jumps
+
+    @property
+    def paths(self) -> list[str]:
+        return [file.file_path for file in (*self.files, *self.dead_letters)]
 
 
 @dataclass(slots=True)
@@ -50,9 +56,10 @@ class PartitionFeed:
     pace: Pace = field(default_factory=Pace)
     log: SourceLog | None = None
     durable: int = 0  # as it was last looked at
-    committed: int | None = None  # None: the table has to be asked
+    committed: int | None = None  # None: the table has to be asked, or the state told
     last_seen: Position | None = None
     published: int | None = None
+    resets: int = 0  # how often the state had set it back, when the table was last asked
     parcel: Parcel | None = None
     waiting: Waiting | None = None
     waiting_range: tuple[int, int] = (0, 0)
@@ -62,6 +69,12 @@ class PartitionFeed:
     def is_behind(self) -> bool:
         """Whether there is something to bring to the table, or may be."""
         return self.committed is None or self.committed < self.durable
+
+    def follow_resets(self, resets: int) -> None:
+        """Ask the table again if the committed offset was set back, which is then no wonder."""
+        if resets != self.resets:
+            self.resets = resets
+            self.committed = self.last_seen = self.published = None
 
     def forget_position(self) -> None:
         """Somebody else has a hand in the table: ask it again."""

@@ -93,8 +93,10 @@ class Pipeline:
         self._progress = ProgressReports(settings, state, self._clock)
         self._reach = reach
         tables, letters = TopicTables(catalog, state), DeadLetterCommits(catalog)
-        publishing = Publishing(state)
-        preparation = Preparation(tables, letters, publishing, tasks_max=self._tasks_max)
+        publishing = Publishing(state, catalog)
+        preparation = Preparation(
+            tables, letters, publishing, tasks_max=self._tasks_max, clock=self._clock
+        )
         commits = Commits(settings, tables, letters, publishing, self._clock, reach)
 
         def lane(tasks_max: int) -> Lane:

@@ -10,8 +10,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from calve.pipeline.plan import cut, pieces_of
+from calve.pipeline.publish import forget_untold
 from calve.pipeline.shapes import shape_of
 from calve.pipeline.work import Piece
+from calve.tables.data_files import are_there
 from calve.tables.offsets import LogRange, next_offset, range_operation_id
 from calve.tables.positions import committed_position
 from calve.tables.topic_tables import grown_for, target_file_bytes
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 
     from pyiceberg.table import Table
 
+    from calve.clock import Clock
     from calve.pipeline.dead_letters import DeadLetterCommits
-    from calve.pipeline.feed import PartitionFeed
+    from calve.pipeline.feed import Parcel, PartitionFeed
     from calve.pipeline.lane_work import PartitionWork, TopicWork
     from calve.pipeline.publish import Publishing
     from calve.pipeline.tables import TopicTables
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from calve.tables.positions import Position
     from calve.topics.topic import Topic
 
+# Less than the age at which files that no table knows are removed, unless somebody says otherwise.
+PARCEL_SECONDS_MAX: Final = 24 * 3600.0
 SKIPPED: Final = "skipped: the pipeline was told to set these rows aside"
 
 
@@ -41,11 +46,13 @@ class Preparation:
         publishing: Publishing,
         *,
         tasks_max: int,
+        clock: Clock,
     ) -> None:
         self._tables = tables
         self._letters = letters
         self._publishing = publishing
         self._tasks_max = tasks_max
+        self._clock = clock
 
     def prepare(self, work: TopicWork) -> None:
         """Read the table, and describe what has to be written for it, if anything has."""
@@ -61,7 +68,11 @@ class Preparation:
         shape = shape_of(table, work.schema)
         for part in work.parts:
             self._prepare(work, part, table, shape)
-        work.is_ready = any(part.pieces or part.feed.parcel for part in work.parts)
+        idle = [part.feed for part in work.parts if not part.pieces and not part.feed.parcel]
+        work.is_ready = len(idle) < len(work.parts)
+        untold = forget_untold(idle)
+        if untold is not None and not work.is_ready:
+            raise untold
 
     def _prepare(
         self, work: TopicWork, part: PartitionWork, table: Table, shape: TableShape
@@ -76,15 +87,27 @@ class Preparation:
             last_seen=feed.last_seen,
             replaces=replaced_log(work.topic, feed, position),
         )
-        self._letters.settle(work.topic, table, feed.number, log.place.stream_id)
-        feed.committed, feed.last_seen = start, position or feed.last_seen
+        feed.committed = None
+        self._letters.settle(work.topic, table, feed.number)
         if position is not None:
             self._publishing.tell(work.topic, feed, start)
-        if feed.parcel is not None and feed.parcel.rows.start != start:
+        feed.committed, feed.last_seen = start, position or feed.last_seen
+        if feed.parcel is not None and not self._is_good(feed.parcel, work, part, start):
             feed.parcel = None
         if feed.parcel is None and start < part.end:
             log.require(start)
             self._cut(work, part, start, shape)
+
+    def _is_good(
+        self, parcel: Parcel, work: TopicWork, part: PartitionWork, start: int
+    ) -> bool:
+        """Whether what was written before can still be committed; else it is written again."""
+        assert work.table is not None
+        is_wanted = parcel.is_skip or part.skip_to <= parcel.rows.start
+        is_next = parcel.rows.start == start and parcel.schema == work.schema
+        # To whoever removes orphans its files are some, once they are old enough.
+        is_young = self._clock.monotonic() - parcel.written_at < PARCEL_SECONDS_MAX
+        return is_wanted and is_next and is_young and are_there(work.table.io, parcel.paths)
 
     def _cut(self, work: TopicWork, part: PartitionWork, start: int, shape: TableShape) -> None:
         """Describe the pieces of the next range."""

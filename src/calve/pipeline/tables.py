@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 from calve.errors import NotFound
 from calve.pipeline.shapes import shape_of
-from calve.tables.dead_letters import ensure_dead_letter_table, find_dead_letter_table
+from calve.tables.dead_letters import (
+    ensure_dead_letter_table,
+    find_dead_letter_table,
+    require_earlier,
+)
+from calve.tables.positions import committed_positions
 from calve.tables.topic_tables import create_topic_table, require_topic_table
 
 if TYPE_CHECKING:
@@ -48,14 +53,23 @@ class TopicTables:
         return table
 
     def look_for_dead_letters(self, feed: TopicFeed, topic: Topic) -> None:
-        """Find the table for what is set aside, once."""
+        """Find the table for what is set aside, once; Conflict if it is an earlier topic's."""
         if not feed.knows_dead_letters:
             table = find_dead_letter_table(self.catalog, topic.name)
-            feed.dead_letters = shape_of(table) if table else None
-            feed.knows_dead_letters = True
+            self._take_dead_letters(feed, topic, table)
 
     def make_dead_letters(self, feed: TopicFeed, topic: Topic) -> None:
-        feed.dead_letters = shape_of(ensure_dead_letter_table(self.catalog, topic.name))
+        table = ensure_dead_letter_table(self.catalog, topic.name)
+        self._take_dead_letters(feed, topic, table)
+
+    @staticmethod
+    def _take_dead_letters(feed: TopicFeed, topic: Topic, table: Table | None) -> None:
+        for number, position in (committed_positions(table) if table else {}).items():
+            bound = topic.partitions.get(number)
+            if table is not None and bound is not None and bound.stream_id != position.log:
+                begins_at = topic.first_offsets.get(number, 0)
+                require_earlier(table, number, position, begins_at=begins_at)
+        feed.dead_letters = shape_of(table) if table else None
         feed.knows_dead_letters = True
 
     def _require_new(self, feed: TopicFeed, topic: Topic) -> None:
@@ -72,4 +86,4 @@ class TopicTables:
         if any(each.last_seen is not None for each in feed.partitions.values()):
             return True
         known = (self._state.committed(topic.id, number) for number in topic.partitions)
-        return any(each is not None and each.offset > 0 for each in known)
+        return any(each is not None and (each.offset or each.resets) for each in known)

@@ -27,6 +27,7 @@ from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.feeding import TOPIC, feeding_topic
 from calve.tables.offset_scan import OFFSET, PARTITION
+from calve.tables.positions import Position
 
 INGESTED_AT: Final = "_calve_ingested_at"
 DEAD_LETTER_SCHEMA: Final = Schema(
@@ -86,6 +87,23 @@ def _require_own(table: Table, topic: TableName) -> None:
             hint="rename that table, or bring its columns and its property `calve.topic` back",
             context={"table": str(topic.dead_letters)},
         )
+
+
+def require_earlier(letters: Table, partition: int, position: Position, *, begins_at: int) -> None:
+    """Refuse a table with dead letters of another stream, unless a stream goes on where it ended.
+
+    Then two rows would have one offset, and nobody could tell which of them is meant.
+    """
+    if position.offset <= begins_at:
+        return
+    name = ".".join(letters.name())
+    raise Conflict(
+        f"the dead letters in {name} are those of an earlier topic of that name: it came to offset "
+        f"{position.offset} of partition {partition}, and the topic of now begins at {begins_at}",
+        hint=f"`calve table rename --force {name}` keeps them under another name, and `calve table "
+        f"drop --force {name}` lets them go; the rows of the topic wait until then",
+        context={"table": name, "expected": str(position.log)},
+    )
 
 
 class PendingDeadLetters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
