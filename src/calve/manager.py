@@ -294,10 +294,10 @@ class IcebergManager:
         """
         loaded = self._lake.catalog.load_table(table)
         if replay or feeding_topic(loaded) is not None:
-            from calve.changes.rollback import replay_of, roll_back_fed
+            from calve.changes.rollback import Replay, roll_back_fed
 
             place = (Path(log) if log else self._lake.settings.wal.path) if replay else None
-            again = replay_of(self._lake.catalog, loaded, place)
+            again = Replay(place, self._lake.catalog, self._lake.settings) if place else None
             made = roll_back_fed(loaded, snapshot_id, force=force, replay=again)
             return snapshots.snapshot_by_id(self._lake.catalog.load_table(table), made)
 

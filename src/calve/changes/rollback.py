@@ -7,11 +7,13 @@ as removed; or they are to be taken from the log again, and it goes back with th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from calve.changes.hold import Hold, holding
 from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.model import TableName
 from calve.tables.commit import Committed, TableCommit
@@ -37,23 +39,17 @@ from calve.wal.identity import require_stream
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+    from calve.settings import Settings
     from calve.tables.catalog import LakeCatalog
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """That the rows are to come again: the directory of their log, and what was set aside."""
+    """That the rows are to come again: the directory of their log, and the lake they are of."""
 
     log: Path
-    letters: Table | None
-
-
-def replay_of(catalog: LakeCatalog, table: Table, log: Path | None) -> Replay | None:
-    """What a replay needs, if there is a log to have the rows again from."""
-    topic = feeding_topic(table)
-    if log is None or topic is None:
-        return None
-    return Replay(log, find_dead_letter_table(catalog, topic))
+    catalog: LakeCatalog
+    settings: Settings
 
 
 def roll_back_fed(
@@ -64,24 +60,36 @@ def roll_back_fed(
     With `replay` the committed offset goes back too, so that the rows come again; Conflict if the
     log does not hold them all any more, or if some of them were set aside.
     """
-    if feeding_topic(table) is None:
+    topic = feeding_topic(table)
+    if topic is None:
         raise InvalidRequest(
             "no topic feeds the table: there is nothing to replay", hint="roll back without replay"
         )
-    if replay is not None and holds_dead_letters(table):
+    if replay is None:
+        return _roll_back(TableCommit(table), snapshot_id, _Plan.of, force=force)
+    if holds_dead_letters(table):
         raise InvalidRequest(
             "dead letters do not come from the log again once they are in their table",
             hint="roll back without replay; `calve dead-letter replay` sends those that are left",
         )
     commit = TableCommit(table)
+    with holding(replay.settings, topic) as hold:
+        try:
+            plan = partial(_replaying, replay=replay, hold=hold)
+            return _roll_back(commit, snapshot_id, plan, force=force)
+        finally:
+            if not commit.is_undecided:
+                hold.release()
 
+
+def _roll_back(
+    commit: TableCommit, snapshot_id: int, plan_of: Callable[[Table, int], _Plan], *, force: bool
+) -> int:
     def attempt() -> Committed | CalveError:
         current = commit.table
         try:
             wanted = require_rollback(current, snapshot_id, force=force)
-            plan = _Plan.of(current, snapshot_id)
-            if replay is not None:
-                plan = plan.replaying(current, snapshot_id, replay)
+            plan = plan_of(current, snapshot_id)
         except CalveError as refusal:
             # Trying again would not help, as it does with a commit that met another.
             return refusal
@@ -94,6 +102,20 @@ def roll_back_fed(
     if isinstance(outcome, CalveError):
         raise outcome
     return outcome.snapshot_id
+
+
+def _replaying(table: Table, snapshot_id: int, *, replay: Replay, hold: Hold) -> _Plan:
+    """The plan of a replay. What the log has once its rows are held, it keeps."""
+    plan = _Plan.of(table, snapshot_id)
+    wanted = plan.replaying(table, snapshot_id, replay)
+    hold.take(
+        {
+            partition: position.offset
+            for partition, position in wanted.positions.items()
+            if position.offset < plan.positions[partition].offset
+        }
+    )
+    return plan.replaying(table, snapshot_id, replay)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +137,13 @@ class _Plan:
     def replaying(self, table: Table, snapshot_id: int, replay: Replay) -> _Plan:
         topic = feeding_topic(table)
         assert topic is not None
+        letters = find_dead_letter_table(replay.catalog, topic)
         plan = self
         with LogReader(replay.log) as reader:
             for partition, position in self.positions.items():
                 offset = _reached(table, snapshot_id, partition)
                 if offset < position.offset:
-                    _require_none_aside(table, replay.letters, partition, offset)
+                    _require_none_aside(table, letters, partition, offset)
                     plan = plan._set_back(
                         partition, _replayed(reader, topic, partition, position, offset)
                     )
