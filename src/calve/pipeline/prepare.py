@@ -98,9 +98,7 @@ class Preparation:
             log.require(start)
             self._cut(work, part, start, shape)
 
-    def _is_good(
-        self, parcel: Parcel, work: TopicWork, part: PartitionWork, start: int
-    ) -> bool:
+    def _is_good(self, parcel: Parcel, work: TopicWork, part: PartitionWork, start: int) -> bool:
         """Whether what was written before can still be committed; else it is written again."""
         assert work.table is not None
         is_wanted = parcel.is_skip or part.skip_to <= parcel.rows.start

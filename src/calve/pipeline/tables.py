@@ -78,7 +78,7 @@ class TopicTables:
                 f"the table of topic {topic.name} is gone: it was dropped or renamed",
                 hint="give the table its name back, or restore the catalog; if the rows that were "
                 f"in it are not wanted any more, `calve topic delete {topic.name}` and create the "
-                "topic again",
+                f"topic again, without the table {topic.name.dead_letters} if there is one",
                 context={"topic": str(topic.name)},
             )
 
