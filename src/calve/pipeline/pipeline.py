@@ -114,8 +114,12 @@ class Pipeline:
         suspects = [work for work in works if work.feed.health.is_suspect]
         well = [work for work in works if not work.feed.health.is_suspect]
         self._begin_side(suspects)
-        if well:
-            self._lane.run(well)
+        try:
+            if well:
+                self._lane.run(well)
+        except Unavailable:
+            self._progress.publish(self._backlog.feeds, at_once=True)
+            raise
         self._progress.publish(self._backlog.feeds)
         return CycleReport(
             topics=len(well),
