@@ -40,4 +40,6 @@ def test_of_a_worker_that_has_died_is_told_that_it_has() -> None:
 
 def test_of_a_lost_task_with_a_traceback_the_job_is_told() -> None:
     text = DIED.replace("Python worker exited", "Traceback (most recent call last)")
-    assert "Job aborted" in translate_spark(PythonException(text.split("Caused by: ", 1)[1])).message
+    assert (
+        "Job aborted" in translate_spark(PythonException(text.split("Caused by: ", 1)[1])).message
+    )

@@ -86,7 +86,7 @@ class Pipeline:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._tasks_max = tasks_of(settings)
-        self._logs = Logs(settings, flight=flight, clock=self._clock)
+        self._logs = Logs(settings, flight=flight)
         self._backlog = Backlog(
             settings, state, self._logs, tasks_max=self._tasks_max, clock=self._clock
         )
