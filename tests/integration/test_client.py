@@ -18,6 +18,8 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 
 import calve
 from calve import Client
@@ -139,6 +141,42 @@ def test_values_get_the_types_of_the_topic(client: Client) -> None:
     types = {field.name: str(field.type) for field in client.read("events").schema}
     assert types["id"] == "int32"
     assert types["price"] == "decimal128(9, 2)"
+
+
+def schema_file(tmp_path: Path) -> Path:
+    path = tmp_path / "schema.json"
+    path.write_text(
+        '{"columns": [{"name": "id", "type": "long", "required": true}], "sort_by": ["id"]}'
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pa.schema([pa.field("id", pa.int64(), nullable=False)]),
+        Schema(NestedField(7, "id", LongType(), required=True)),
+        {"columns": [{"name": "id", "type": "long", "required": True}]},
+        [{"name": "id", "type": "long", "required": True}],
+        schema_file,
+    ],
+)
+def test_a_topic_is_made_from_a_schema_of_any_kind(
+    client: Client, source: Any, tmp_path: Path
+) -> None:
+    made = client.create_topic("events", schema=source(tmp_path) if callable(source) else source)
+    assert made["columns"] == [{"name": "id", "type": "long", "required": True}]
+    assert made["sort_by"] == (["id"] if callable(source) else [])
+
+
+def test_columns_may_have_types_of_arrow(client: Client) -> None:
+    made = client.create_topic("events", schema={"id": pa.int32(), "tags": pa.list_(pa.string())})
+    assert [column["type"] for column in made["columns"]] == ["int", "list<string>"]
+
+
+def test_what_is_no_schema_is_refused(client: Client) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be made from int"):
+        client.create_topic("events", schema=3)
 
 
 def test_a_delivery_can_be_awaited(client: Client) -> None:

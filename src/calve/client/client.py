@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from calve.client.buffer import Buffer
+from calve.client.columns import columns_document
 from calve.client.dead_letters import ClientDeadLetters
 from calve.client.delivery import Delivery
 from calve.client.link import Link
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     import pyarrow as pa
+
+    from calve.tables.schemas import SchemaSource
 
 _log: Final = logging.getLogger(__name__)
 _FAILURES_KEPT: Final = 100
@@ -139,9 +142,15 @@ class Client:
                 body = {"topic": str(name), "timeout_seconds": left}
                 self._link.act("flush", body, left + 5.0)
 
-    def create_topic(self, topic: str, **spec: Any) -> dict[str, Any]:
-        """Make a topic: `schema`, `partition_by`, `sort_by` and what else an action takes."""
-        return self._act("topic.create", topic, **spec)
+    def create_topic(
+        self, topic: str, *, schema: SchemaSource | None = None, **spec: Any
+    ) -> dict[str, Any]:
+        """Make a topic: `schema`, `partition_by`, `sort_by` and what else an action takes.
+
+        A schema is PyIceberg's, Arrow's, {name: type} or the path of a JSON file.
+        """
+        columns = {} if schema is None else {"schema": columns_document(schema)}
+        return self._act("topic.create", topic, **columns, **spec)
 
     def alter_topic(self, topic: str, **change: Any) -> dict[str, Any]:
         return self._act("topic.alter", topic, **change)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +13,18 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from calve.tables.partitions import column_path, column_values, transformed
 from calve.tables.types import is_text
 
+_Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
+
 _TEXT_BYTES_MAX: Final = 128  # on average
+_WORD_BYTES: Final = 8
+# What is left of a word when only its first bytes count.
+_MASKS: Final = np.array([256**8 - 256 ** (8 - size) for size in range(9)], np.uint64)
 
 
 def sorted_rows(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
     """The rows in the table's order; those that it does not tell apart stay as they came."""
+    if rows.num_rows < 2:
+        return rows
     # Taking rows one by one from many chunks costs twice as much as from one.
     rows = rows.combine_chunks()
     keys: list[tuple[pa.ChunkedArray | pa.Array, str]] = []
@@ -42,7 +49,8 @@ def _ranked_order(ranks: pa.Array, direction: str) -> pa.Array:
         numbers = numbers.max() - numbers
     lower = np.argsort((numbers & 0xFFFF).astype(np.uint16), kind="stable")
     upper = (numbers >> 16).astype(np.uint16)[lower]
-    return pa.array(lower[np.argsort(upper, kind="stable")])
+    # Arrow takes rows by narrow numbers faster.
+    return pa.array(lower[np.argsort(upper, kind="stable")].astype(np.uint32))
 
 
 def _keys(
@@ -74,8 +82,44 @@ def _is_short_text(values: pa.ChunkedArray) -> bool:
 def _ranks(values: pa.ChunkedArray) -> pa.Array:
     """Text as the places of its values among all that there are: numbers are sorted much faster."""
     encoded = values.combine_chunks().dictionary_encode()
-    ranks = pc.rank(encoded.dictionary, tiebreaker="first").cast(pa.uint32())
-    return ranks.take(encoded.indices)
+    order = _text_order(encoded.dictionary)
+    ranks = np.empty(len(order), np.uint32)
+    ranks[order] = np.arange(len(order), dtype=np.uint32)
+    return pa.array(ranks).take(encoded.indices)
+
+
+def _text_order(texts: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """How to put texts in order that are all different.
+
+    Mostly the eight bytes behind what all begin with tell them apart, and are sorted as numbers.
+    """
+    words = _words(texts.cast(pa.large_string()), _common_bytes(texts))
+    order = np.argsort(words)
+    in_order = words[order]
+    if (in_order[1:] == in_order[:-1]).any():
+        return np.asarray(pc.sort_indices(texts))
+    return order
+
+
+def _common_bytes(texts: pa.Array) -> int:
+    """With how many bytes all of them begin alike."""
+    lowest, highest = ((each.as_py() or "").encode() for each in pc.min_max(texts).values())
+    pairs = enumerate(zip(lowest, highest, strict=False))
+    return next((at for at, (low, high) in pairs if low != high), len(lowest))
+
+
+def _words(texts: pa.Array, skipped: int) -> _Words:
+    """The next eight bytes of each text as a number, in which what a text has not counts as 0."""
+    _, offsets, content = texts.buffers()
+    ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    used = int(ends[-1]) if len(texts) else 0
+    padded = np.zeros(used + _WORD_BYTES, np.uint8)
+    padded[:used] = np.frombuffer(content, np.uint8, used) if used else 0
+    starts = ends[:-1] + skipped
+    sizes = np.minimum(ends[1:] - starts, _WORD_BYTES)
+    every_word: _Words = np.ndarray((used + 1,), ">u8", padded, strides=(1,))
+    found: _Words = every_word[starts].astype(np.uint64) & _MASKS[sizes]
+    return found
 
 
 def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
