@@ -4,27 +4,29 @@
 
 Every other one sends over Flight, with several batches under way, the rest over HTTP. A producer
 sends its batches in order under its own sequences. Whatever breaks is sent again under the same
-sequence, until it is acknowledged; with `once` the producer ends instead. A note is one write of
-`producer sequence first end`, after the acknowledgement; what is written outlives the process.
-Standard input's end is the sign to stop: what is under way is brought to its end.
+sequence, until it is acknowledged; with `once` the producer ends instead. A note is
+`producer sequence first end`, after the acknowledgement. Told to stop, a producer brings what is
+under way to its end.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
 import random
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import flight
+
+from tests.faults.noted_producers import Notes, run_producers
 
 TOPIC = "orders"
 WINDOW = 4
@@ -134,59 +136,38 @@ class HttpDoor:
         return json.loads(content)
 
 
-class Notes:
-    """One write for each acknowledgement."""
-
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-    def of(self, producer: int, next_sequence: list[int]) -> Note:
-        def note(sequence: int, first: int, end: int) -> None:
-            os.write(self._descriptor, f"{producer} {sequence} {first} {end}\n".encode())
-            next_sequence[0] = sequence + 1
-
-        return note
-
-
 def produce(
     door: Door, notes: Notes, producer: int, ending: threading.Event, *, once: bool
 ) -> None:
     pause = random.Random(producer)
-    next_sequence = [0]
-    note = notes.of(producer, next_sequence)
+    last = 0
+
+    def note(sequence: int, first: int, end: int) -> None:
+        nonlocal last
+        notes.write(producer, sequence, first, end)
+        last = sequence
+
     while not ending.is_set():
-        # The last that was acknowledged goes again: a repeat, which appends nothing.
-        first = max(0, next_sequence[0] - 1)
         try:
-            door.send(first, ending.is_set, note)
+            # The last that was acknowledged goes again: a repeat, which appends nothing.
+            door.send(last, ending.is_set, note)
         except Broken:
             if once:
                 return
             time.sleep(pause.uniform(0.05, 0.2))
 
 
-def main() -> None:
-    flight_url, http_url, path, first, count, *rest = sys.argv[1:]
-    notes, ending = Notes(path), threading.Event()
-    threads = []
-    for producer in range(int(first), int(first) + int(count)):
+def main(flight_url: str, http_url: str, path: str, first: str, count: str, *rest: str) -> None:
+    notes = Notes(path)
+
+    def producing(producer: int) -> Callable[[threading.Event], None]:
         door: Door = HttpDoor(http_url, producer)
         if producer % 2:
             door = FlightDoor(flight_url, producer, window=1 if rest else WINDOW)
-        threads.append(
-            threading.Thread(
-                target=produce, args=(door, notes, producer, ending), kwargs={"once": bool(rest)}
-            )
-        )
-    for thread in threads:
-        thread.start()
-    print("started", flush=True)
-    sys.stdin.read()
-    ending.set()
-    for thread in threads:
-        thread.join()
+        return partial(produce, door, notes, producer, once=bool(rest))
+
+    run_producers(map(producing, range(int(first), int(first) + int(count))))
 
 
 if __name__ == "__main__":
-    threading.excepthook = lambda failure: (print(failure, file=sys.stderr), os._exit(3))
-    main()
+    main(*sys.argv[1:])

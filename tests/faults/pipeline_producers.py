@@ -3,22 +3,22 @@
     pipeline_producers.py FLIGHT HTTP NOTES
 
 Some send over Flight with the client, some over HTTP. Among the rows over HTTP are bad ones, which
-are to be set aside. From time to time there are new columns, and new topics. A note is one write of
+are to be set aside. From time to time there are new columns, and new topics. A note is
 `topic first count`, after the acknowledgement: the ids from `first` on are in.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from calve import Client
 from calve.client.posting import Poster
+from tests.faults.noted_producers import Notes, run_producers
 
 ORDERS = "orders"
 SCHEMA = {"id": "long", "at": "timestamptz", "amount": "double"}
@@ -37,14 +37,6 @@ def rows_of(first: int, turn: int) -> list[dict[str, Any]]:
     ]
 
 
-class Notes:
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-    def acknowledged(self, topic: str, first: int) -> None:
-        os.write(self._descriptor, f"{topic} {first} {_BATCH_ROWS}\n".encode())
-
-
 def over_flight(url: str, notes: Notes, number: int, ending: threading.Event) -> None:
     with Client(url) as client:
         for turn in range(_IDS // _BATCH_ROWS):
@@ -53,7 +45,7 @@ def over_flight(url: str, notes: Notes, number: int, ending: threading.Event) ->
             first = number * _IDS + turn * _BATCH_ROWS
             topic = ORDERS if turn % 3 else f"burst{min(turn // 30, BURSTS_MAX)}"
             client.produce(topic, rows_of(first, turn)).result()
-            notes.acknowledged(topic, first)
+            notes.write(topic, first, _BATCH_ROWS)
             ending.wait(0.1)
 
 
@@ -67,30 +59,17 @@ def over_http(url: str, notes: Notes, number: int, ending: threading.Event) -> N
             rows[turn % _BATCH_ROWS]["amount"] = "many"
             body = "".join(f"{json.dumps(row, default=datetime.isoformat)}\n" for row in rows)
             poster.post(body.encode(), "application/x-ndjson")
-            notes.acknowledged(ORDERS, first)
+            notes.write(ORDERS, first, _BATCH_ROWS)
             ending.wait(0.2)
 
 
 def main(flight: str, http: str, path: str) -> None:
     with Client(flight) as client:
         client.create_topic(ORDERS, schema=SCHEMA, partition_by=["day(at)"], sort_by=["id"])
-    notes, ending = Notes(path), threading.Event()
-    work: list[tuple[Callable[..., None], str]] = [(over_flight, flight)] * 3 + [
-        (over_http, http)
-    ] * 2
-    threads = [
-        threading.Thread(target=send, args=(url, notes, number, ending))
-        for number, (send, url) in enumerate(work)
-    ]
-    for thread in threads:
-        thread.start()
-    print("started", flush=True)
-    sys.stdin.read()
-    ending.set()
-    for thread in threads:
-        thread.join()
+    notes = Notes(path)
+    doors = [*[partial(over_flight, flight)] * 3, *[partial(over_http, http)] * 2]
+    run_producers(partial(send, notes, number) for number, send in enumerate(doors))
 
 
 if __name__ == "__main__":
-    threading.excepthook = lambda failure: (print(failure, file=sys.stderr), os._exit(3))
     main(*sys.argv[1:])

@@ -452,14 +452,28 @@ def test_flush_waits_for_the_table(client: Any, intake: Intake) -> None:
     assert intake.state.flush_requests() == {}
 
 
+def test_the_ends_of_a_log_are_told_of_all_its_streams(client: Any, intake: Intake) -> None:
+    sent(client, "events", BATCH)
+    sent(client, "events", BATCH)
+    sent(client, "others", BATCH)
+    intake.create_topic(TableName.parse("empty"), TopicSpec(schema=BATCH.schema))
+    told = act(client, "log.ends")
+    assert told["log_id"] == str(intake.log.log_id)
+    ends = {"events": [0, 4], "others": [0, 2], "empty": [0, 0]}
+    topics = {name: intake.topics.topic(TableName.parse(name)) for name in ends}
+    streams = {name: str(topic.partitions[0].stream_id) for name, topic in topics.items()}
+    assert told["streams"] == {streams[name]: each for name, each in ends.items()}
+
+
 def test_every_action_is_described_with_an_example_that_can_be_read(client: Any) -> None:
     described = {action.type: action.description for action in client.list_actions()}
     assert set(described) == {
         *("topic.create", "topic.describe", "topic.alter", "topic.delete"), "flush", "stats",
-        *("pipeline.status", "pipeline.pause", "pipeline.resume", "pipeline.skip"),
+        "log.ends", *("pipeline.status", "pipeline.pause", "pipeline.resume", "pipeline.skip"),
         *("dead_letter.list", "dead_letter.show", "dead_letter.original"),
         *("dead_letter.replay", "dead_letter.discard"),
     }  # fmt: skip
+    assert json.loads(described.pop("log.ends").rpartition(": ")[2]) == {}
     for description in described.values():
         assert "topic" in json.loads(description[description.index("{") :])
 
@@ -467,6 +481,7 @@ def test_every_action_is_described_with_an_example_that_can_be_read(client: Any)
 @pytest.mark.parametrize(
     ("action", "body"),
     [("nonsense", b"{}"), ("stats", b""), ("stats", b"{}"), ("stats", b'{"topic": "x", "y": 1}'),
+     ("log.ends", b'{"topic": "x"}'),
      ("topic.create", b'{"topic": "x", "schema": {"_calve_offset": "long"}}'),
      ("topic.create", b'{"topic": "x", "schema": {"columns": []}}'),
      ("topic.create", b'{"topic": "x", "schema": "id"}'),

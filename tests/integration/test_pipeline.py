@@ -873,10 +873,10 @@ def test_a_backlog_becomes_files_of_the_tables_target_size(make_settings: MakeSe
 
 def test_spark_that_fails_is_told_and_the_rows_wait(lake_site: Site) -> None:
     lake_site.send("orders", rows(1))
-    works = {"no": True}
+    lost = ["the job", "and another, without rows"]
 
     def run(session: object, pieces: Any, *, tasks_max: int) -> Any:
-        if works.pop("no", False):
+        if lost and lost.pop():
             raise Unavailable("the job was lost")
         return run_here(session, pieces, tasks_max=tasks_max)
 

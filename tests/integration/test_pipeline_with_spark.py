@@ -12,6 +12,7 @@ import pytest
 from calve.lake import Lake
 from calve.model import TableName
 from calve.pipeline.job import run_pieces
+from calve.pipeline.task import PieceTask
 from calve.wal import Rejected
 from tests.conftest import QUICK_RETRIES, MakeSettings
 from tests.fakes.pipelines import Site, site
@@ -172,3 +173,32 @@ def test_a_table_may_change_while_rows_are_under_way(
     values = both.sql("SELECT new FROM default.default.t WHERE id >= 20")
     assert [row[0] for row in values] == ["x"] * 10
     assert both.lake.tables.verify_topic("t", log=both.site.intake.log.directory).is_sound
+
+
+def test_rows_that_kill_the_worker_stop_their_own_topic_alone(
+    both: SparkSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Deadly(PieceTask):
+        """Pickled by value, so that workers need not find this file."""
+
+        def __call__(self, numbers: Any) -> Any:
+            import os
+
+            if any(b"poison" in piece for task in self._pieces for piece in task):
+                os.kill(os.getpid(), 9)
+            return super().__call__(numbers)
+
+    pipeline = both.pipeline()
+    for topic in ("a", "poison", "b", "c"):
+        both.site.send(topic, batch(0))
+    pipeline.run_cycle()
+    monkeypatch.setattr("calve.pipeline.job.PieceTask", Deadly)
+    pipeline.run_cycle()
+    for topic in ("a", "b", "c"):
+        both.site.require_each_once(topic, 10)
+    (failed,) = [each for each in both.site.state.progress().partitions.values() if each.error]
+    assert "Python worker" in str(failed.error)
+    assert not pipeline.drain(2), "the side lane has met it, too"
+    monkeypatch.undo()
+    assert pipeline.drain(60)
+    both.site.require_each_once("poison", 10)

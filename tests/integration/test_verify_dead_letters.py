@@ -229,4 +229,4 @@ def test_the_command_says_how_many_dead_letters_there_are(
     assert done.code == 0
     assert "DEAD LETTERS" in done.out
     assert "2 rows and 3 dead letters" in done.err
-    assert "1 dead letters are not in their table yet" in done.err
+    assert "not in their table yet: 1 dead letter" in done.err

@@ -13,9 +13,9 @@ from calve.errors import Unavailable
 from calve.pipeline.backoff import Health
 from calve.pipeline.due import SMALL_BYTES, FlushLimits, Pace, Waiting
 from calve.pipeline.plan import FileRatio, cut, pieces_of
-from calve.pipeline.source_log import Extent
 from calve.pipeline.work import LogPlace
 from calve.settings import RetrySettings
+from calve.wal.extent import Extent
 from tests.fakes.clocks import HandClock
 
 LIMITS = FlushLimits(rows_max=1_000, bytes_max=1 << 24, interval_ms=5_000, freshness_ms=60_000)

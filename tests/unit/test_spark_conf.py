@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +45,19 @@ def test_what_the_user_says_of_executors_wins_or_is_added(make_settings: MakeSet
     assert found["spark.pyspark.python"] == "/usr/bin/python3.11"
     alone = conf(make_settings, spark__master="yarn", **own)
     assert alone["spark.archives"] == "/srv/shop/models.zip#models"
+
+
+@pytest.mark.parametrize("master", ["k8s://https://k8s.example.com:443", "yarn"])
+def test_documented_submit_lines_say_what_a_session_is_started_with(
+    make_settings: MakeSettings, master: str
+) -> None:
+    found = conf(
+        make_settings, spark__master=master, spark__package="/srv/shop/calve-executors.zip"
+    )
+    page = Path(__file__).parents[2] / "docs" / "operating" / "pipeline.md"
+    commands = page.read_text("utf-8").replace("\\\n", " ").splitlines()
+    (line,) = [each.split() for each in commands if f"spark-submit --master {master} " in each]
+    assert line[line.index("--archives") + 1] == found["spark.archives"]
+    given = [after for word, after in pairwise(line) if word == "--conf"]
+    name = "spark.executorEnv.PYTHONPATH"
+    assert f"{name}={found[name]}" in given

@@ -11,7 +11,7 @@ import msgspec
 
 from calve.cli.opened import confirm, destroying
 from calve.cli.options import Call, common_options
-from calve.cli.output import print_json, print_table, say
+from calve.cli.output import counted, print_json, print_table, say
 from calve.cli.place import server_option, service_url
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -173,14 +173,15 @@ def discard(
     with _letters(call, topic, server) as letters:
         done = _values(letters.discard(dry_run=True, **meant))
         if not dry_run and done["count"]:
+            found = counted(done["count"], "dead letter")
             more = "" if done["is_done"] else " or more"
-            confirm(f"Discard {done['count']:,}{more} dead letters of {topic}?", yes=yes)
+            confirm(f"Discard {found}{more} of {topic}?", yes=yes)
             done = _values(letters.discard(dry_run=False, **meant))
     if call.as_json:
         print_json(done | {"dry_run": dry_run})
     else:
         what = "would be discarded" if dry_run else "discarded"
-        say(f"{done['topic']}: {done['count']:,} dead letters {what}")
+        say(f"{done['topic']}: {counted(done['count'], 'dead letter')} {what}")
 
 
 @contextmanager

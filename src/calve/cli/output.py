@@ -32,5 +32,9 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def _text(cell: object) -> str:
     return "-" if cell is None else str(cell)

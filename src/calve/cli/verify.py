@@ -10,7 +10,7 @@ import click
 
 from calve.cli.opened import opened
 from calve.cli.options import Call, common_options
-from calve.cli.output import print_json, print_table, say
+from calve.cli.output import counted, print_json, print_table, say
 from calve.errors import Corruption
 from calve.maintenance.verification import PartitionReport, Verification
 from calve.tables.ranges import Range
@@ -69,19 +69,19 @@ def _print(found: Verification) -> None:
     for problem in _problems(found):
         say(f"problem: {problem}")
     if found.unnumbered_rows:
-        say(f"{found.unnumbered_rows:,} rows have no offset: they were inserted by hand")
+        say(f"inserted by hand, without an offset: {counted(found.unnumbered_rows, 'row')}")
     if found.pending_dead_letters:
-        say(f"{found.pending_dead_letters:,} dead letters are not in their table yet")
+        say(f"not in their table yet: {counted(found.pending_dead_letters, 'dead letter')}")
     say(f"{found.topic}: {_verdict(found)}")
 
 
 def _verdict(found: Verification) -> str:
     if not found.has_table:
         said = "nothing was committed yet, and its log" if found.is_sound else "NOT SOUND: its log"
-        return f"{said} holds {_offsets_in_log(found):,} offsets; there is no table"
+        return f"{said} holds {counted(_offsets_in_log(found), 'offset')}; there is no table"
     said = "every offset is there once, or removed on purpose" if found.is_sound else "NOT SOUND"
-    aside = f" and {found.dead_letters:,} dead letters" if found.dead_letters else ""
-    return f"{said} ({found.rows:,} rows{aside}, snapshot {found.snapshot_id})"
+    aside = f" and {counted(found.dead_letters, 'dead letter')}" if found.dead_letters else ""
+    return f"{said} ({counted(found.rows, 'row')}{aside}, snapshot {found.snapshot_id})"
 
 
 def _offsets_in_log(found: Verification) -> int:

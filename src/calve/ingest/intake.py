@@ -23,6 +23,7 @@ from calve.ingest.keeper import Keeper
 from calve.ingest.prepare import bytes_of, parts_of, prepare
 from calve.ingest.readers import ReaderPool
 from calve.ingest.refusals import as_refusal
+from calve.protocol import LogEnds
 from calve.state import open_state
 from calve.topics.control import PipelineControl
 from calve.topics.registry import TopicRegistry
@@ -261,6 +262,13 @@ class Intake:
     def _committed(self, attached: Attached) -> int:
         known = self._state.committed(attached.topic.id, self.partition)
         return known.offset if known else attached.stream.first_offset
+
+    def log_ends(self) -> LogEnds:
+        """How far the log is, of all topics at once."""
+        with self._readers.reader() as reader:
+            offsets = {each.id: reader.offsets(each) for each in reader.streams}
+        ends = {stream: (each.first, each.durable) for stream, each in offsets.items()}
+        return LogEnds(self.log.log_id, ends)
 
     def read(self, name: TableName, start: int, end: int | None = None) -> Iterator[Entry]:
         """The log's entries from `start` up to `end`, or to what is durable now."""

@@ -128,15 +128,7 @@ class Backlog:
         topic = self._topics[feed.topic.id]
         if feed.topic is not topic or not feed.partitions:
             feed.follow(topic)
-        try:
-            return self._work(feed)
-        except CalveError as error:
-            if feed.health.may_try():
-                feed.health.failed(error)
-            return None
-
-    def _work(self, feed: TopicFeed) -> TopicWork | None:
-        parts = [part for each in feed.partitions.values() if (part := self._part(feed, each))]
+        parts = [part for each in feed.partitions.values() if (part := self._share(feed, each))]
         is_time = feed.health.may_try()
         if not parts and is_time:
             feed.health.went_well()
@@ -145,10 +137,23 @@ class Backlog:
             return None
         return TopicWork(feed, feed.topic, parts)
 
+    def _share(self, feed: TopicFeed, each: PartitionFeed) -> PartitionWork | None:
+        """The partition's share, if it is due; what its log suffers from is no other's trouble."""
+        try:
+            share = self._part(feed, each)
+        except CalveError as error:
+            if str(error) != str(each.log_error):
+                _LOG.warning("%s/%s stops: %s", feed.topic.name, each.number, error.message)
+            each.log_error = error
+            return None
+        each.log_error = None
+        return share
+
     def _part(self, feed: TopicFeed, each: PartitionFeed) -> PartitionWork | None:
-        """The partition's share, if it is due."""
         if each.log is None:
             each.log = self._logs.log(feed.topic, each.number)
+        if each.log is None:
+            return None
         durable = each.durable = each.log.durable
         at = TopicPartition(feed.topic.id, each.number)
         each.follow_resets(self._orders.resets.get(at, 0))
@@ -191,7 +196,7 @@ class Backlog:
         return each.waiting
 
     def _has_waiting(self, feed: TopicFeed) -> bool:
-        is_behind = any(each.is_behind for each in feed.partitions.values())
+        is_behind = any(each.is_behind or each.log_error for each in feed.partitions.values())
         return is_behind or feed.is_busy or feed.health.is_suspect
 
     def _within_bounds(self, works: Iterator[TopicWork]) -> list[TopicWork]:

@@ -50,6 +50,10 @@ class Health:
         self._next_try = self.clock.monotonic() + seconds
         self.next_try_at = self.clock.now() + timedelta(seconds=seconds)
 
+    def held_up(self, error: CalveError) -> None:
+        """Something that all topics need has failed; this one is tried again like the others."""
+        self.error = error
+
     def overtaken(self, error: CalveError) -> None:
         """Somebody else has changed the table: nothing is wrong, unless that goes on and on."""
         self._repeats += 1

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
 
+    from calve.errors import CalveError
     from calve.pipeline.backoff import Health
     from calve.pipeline.due import Waiting
     from calve.pipeline.source_log import SourceLog
@@ -55,6 +56,7 @@ class PartitionFeed:
     number: int
     pace: Pace = field(default_factory=Pace)
     log: SourceLog | None = None
+    log_error: CalveError | None = None  # why it could not be looked at
     durable: int = 0  # as it was last looked at
     committed: int | None = None  # None: the table has to be asked, or the state told
     last_seen: Position | None = None

@@ -33,13 +33,12 @@ def run_pieces(
     """Write the data files of all pieces, in at most so many tasks; in the order of the pieces.
 
     A piece that fails says so in its outcome. Unavailable if the job did not come to its end: what
-    its tasks have written is then left for orphan removal.
+    its tasks have written is then left for orphan removal. Without pieces there is a job all the
+    same, which tells whether Spark is there.
     """
-    if not pieces:
-        return []
     tasks = [
         [msgspec.msgpack.encode(piece) for piece in task] for task in spread(pieces, tasks_max)
-    ]
+    ] or [[]]
     with translating_spark():
         numbers = session.range(0, len(tasks), 1, len(tasks))
         done = numbers.mapInArrow(PieceTask(tasks), "done binary").toArrow()

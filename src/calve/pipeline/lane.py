@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from calve.errors import CalveError, Conflict, Unavailable
+from calve.pipeline.work import PieceDone
+from calve.protocol import problem_of
 
 if TYPE_CHECKING:
     from calve.pipeline.commits import Commits
     from calve.pipeline.crew import Crew
     from calve.pipeline.lane_work import TopicWork
     from calve.pipeline.prepare import Preparation
-    from calve.pipeline.work import Piece, PieceDone
+    from calve.pipeline.work import Piece
 
     Job: TypeAlias = Callable[[Sequence[Piece]], Sequence[PieceDone]]
     Reach: TypeAlias = Callable[[str], None]
@@ -40,14 +42,14 @@ class Lane:
     def run(self, works: Sequence[TopicWork]) -> None:
         """Do what can be done for each of the topics, which the caller has taken.
 
-        Unavailable if the job itself failed: that is no topic's fault.
+        Unavailable if Spark itself failed: that is no topic's fault, and all of them tell it.
         """
         try:
             self._run(works, self._prepare)
             ready = [work for work in works if work.is_ready]
             if ready:
                 self._reach("prepared")
-                self._write(ready)
+                self._write_or_tell(ready)
                 self._reach("written")
                 self._run(ready, self._finish)
         finally:
@@ -90,13 +92,33 @@ class Lane:
         finally:
             work.end()
 
+    def _write_or_tell(self, works: Sequence[TopicWork]) -> None:
+        try:
+            self._write(works)
+        except Unavailable as error:
+            for work in works:
+                work.feed.health.held_up(error)
+            raise
+
     def _write(self, works: Sequence[TopicWork]) -> None:
         parts = [part for work in works for part in work.parts if part.pieces]
         numbered = [piece for part in parts for piece in part.pieces]
         pieces = [msgspec.structs.replace(each, number=n) for n, each in enumerate(numbered)]
-        done = iter(self._job(pieces) if pieces else ())
+        done = iter(self._written(pieces) if pieces else ())
         for part in parts:
             part.done = [next(done) for _ in part.pieces]
+
+    def _written(self, pieces: Sequence[Piece]) -> Sequence[PieceDone]:
+        """What became of each; where one takes its job down, the others are written without it."""
+        try:
+            return self._job(pieces)
+        except Unavailable as error:
+            self._job(())  # which tells whether Spark does anything at all
+            _LOG.warning("a job of %s pieces failed: %s", len(pieces), error.message)
+            if len(pieces) == 1:
+                return [_takes_its_job_down(pieces[0], error)]
+        half = len(pieces) // 2
+        return [*self._written(pieces[:half]), *self._written(pieces[half:])]
 
     def _failed(self, work: TopicWork, error: Exception) -> None:
         unexpected = CalveError(f"unexpected {type(error).__name__}: {error}")
@@ -117,3 +139,13 @@ class Lane:
                 hint="look whether they can be reached; the others go on without it",
             ),
         )
+
+
+def _takes_its_job_down(piece: Piece, error: CalveError) -> PieceDone:
+    blamed = Unavailable(
+        f"writing the rows of {piece.topic.name}, partition {piece.partition}, from offset "
+        f"{piece.start} to before {piece.end} takes the Spark job down: {error.message}",
+        hint="look at the memory of Spark's workers; `calve pipeline skip "
+        f"{piece.topic.name} --to {piece.end}` sets these rows aside",
+    )
+    return PieceDone(number=piece.number, problem=problem_of(blamed))

@@ -13,35 +13,34 @@ from typing import TYPE_CHECKING, Final
 
 from calve.errors import CalveError, Conflict, NotFound, Unavailable
 from calve.pipeline.remote_log import RemoteLogs
-from calve.pipeline.source_log import Extent
 from calve.pipeline.work import LogPlace
 from calve.wal import Claim, LogReader
+from calve.wal.extent import extent_of
 from calve.wal.identity import require_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from uuid import UUID
 
-    from calve.clock import Clock
     from calve.pipeline.source_log import SourceLog
     from calve.settings import Settings
     from calve.topics.topic import Binding, Topic
     from calve.wal import Stream
+    from calve.wal.extent import Extent
 
-_SAMPLES: Final = 16
 _FLIGHT: Final = ("grpc://", "grpc+tls://", "grpc+tcp://")
 
 
 class Logs:
     """Finds the log of each partition, by its id."""
 
-    def __init__(self, settings: Settings, *, flight: str | None, clock: Clock) -> None:
+    def __init__(self, settings: Settings, *, flight: str | None) -> None:
         """`flight` is where the service that writes the log of `wal.path` is asked for rows."""
         named = [each.strip() for each in settings.pipeline.logs.split(",") if each.strip()]
         own = [str(settings.wal.path)] if settings.wal.path else []
         self._directories = [*own, *(each for each in named if not each.startswith(_FLIGHT))]
         self._flight = {own[0]: flight} if own else {}
-        self._remote = RemoteLogs([each for each in named if each.startswith(_FLIGHT)], clock)
+        self._remote = RemoteLogs([each for each in named if each.startswith(_FLIGHT)])
         self._local: dict[str, _LocalLogs] = {}
         self._unopened: dict[str, CalveError] = {}
 
@@ -63,8 +62,11 @@ class Logs:
         except OSError as error:
             self._unopened[directory] = _unreadable(directory, error)
 
-    def log(self, topic: Topic, partition: int) -> SourceLog:
-        """The partition's log; an error that says why there is none stops that partition alone."""
+    def log(self, topic: Topic, partition: int) -> SourceLog | None:
+        """The partition's log; None while a service elsewhere that may have it is being asked.
+
+        An error that says why there is none stops that partition alone.
+        """
         binding = topic.partitions[partition]
         for held in self._local.values():
             if held.log_id == binding.log_id:
@@ -158,13 +160,8 @@ class _LocalLog:
         require_stream(self._stream, claim, first=offsets.first, durable=offsets.durable)
 
     def extent(self, start: int, end: int) -> Extent:
-        """Its bytes are estimated from a few frames, spread evenly over the rows."""
-        step = max((end - start) // _SAMPLES, 1)
         with self._owner.reading() as reader:
-            headers = [reader.header(self._stream, at) for at in range(start, end, step)]
-        shares = [each.frame_bytes / (each.end_offset - each.first_offset) for each in headers]
-        row_bytes = sum(shares) / len(shares)
-        return Extent(int(row_bytes * (end - start)) + 1, headers[0].ingested_at_us)
+            return extent_of(reader, self._stream, start, end)
 
     def cut(self, start: int, offset: int) -> int:
         """The end of a frame, so that a table remembers the checksum of a whole one."""

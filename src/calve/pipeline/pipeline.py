@@ -86,7 +86,7 @@ class Pipeline:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._tasks_max = tasks_of(settings)
-        self._logs = Logs(settings, flight=flight, clock=self._clock)
+        self._logs = Logs(settings, flight=flight)
         self._backlog = Backlog(
             settings, state, self._logs, tasks_max=self._tasks_max, clock=self._clock
         )
@@ -116,8 +116,12 @@ class Pipeline:
         suspects = [work for work in works if work.feed.health.is_suspect]
         well = [work for work in works if not work.feed.health.is_suspect]
         self._begin_side(suspects)
-        if well:
-            self._lane.run(well)
+        try:
+            if well:
+                self._lane.run(well)
+        except Unavailable:
+            self._progress.publish(self._backlog.feeds, at_once=True)
+            raise
         self._progress.publish(self._backlog.feeds)
         return CycleReport(
             topics=len(well),

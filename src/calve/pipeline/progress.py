@@ -48,7 +48,7 @@ class ProgressReports:
 
     @staticmethod
     def _of(feed: TopicFeed, each: PartitionFeed, limits: FlushLimits) -> Progress:
-        waiting, error = each.waiting, feed.health.error
+        waiting, error = each.waiting, each.log_error or feed.health.error
         return Progress(
             topic_id=feed.topic.id,
             partition=each.number,

@@ -1,140 +1,184 @@
 """Logs on other machines, known through the services that write them.
 
-A service is asked over Flight how far a topic is, not more often than every second. It tells
-nothing of bytes and times: rows count from when they were first heard of.
+Every second each service is asked over Flight how far its log is, by a thread of its own: one that
+is silent holds up nobody. What was heard becomes known when the driver begins to look, before it
+reads the topics, so that no row is newer than its topic. A service tells nothing of bytes and
+times: rows count from when they were first heard of.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from calve.errors import CalveError, Conflict, Unavailable
-from calve.pipeline.source_log import Extent
 from calve.pipeline.work import LogPlace
+from calve.protocol import LogEnds
+from calve.protocol.flight import decode
 from calve.protocol.flight_errors import Translating
+from calve.wal.extent import Extent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
-    from calve.clock import Clock
     from calve.topics.topic import Binding, Topic
 
+_LOG: Final = logging.getLogger(__name__)
 _ASK_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 10.0
+_CLOSE_SECONDS: Final = 1.0
 _ROW_BYTES: Final = 128  # a guess, where nobody tells
 
 
-class Stats(msgspec.Struct, frozen=True):
-    """The part of a service's answer that counts here."""
-
-    partition: int
-    first: int
-    durable: int
-
-
 class RemoteLogs:
-    def __init__(self, addresses: Sequence[str], clock: Clock) -> None:
-        self._addresses = addresses
-        self._clock = clock
-        self._clients: dict[str, Any] = {}
-        self._known: dict[tuple[str, int], RemoteLog] = {}
-        self._count = 0
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._services = [_Service(address) for address in addresses]
 
     @property
     def is_configured(self) -> bool:
-        return bool(self._addresses)
+        return bool(self._services)
 
     def refresh(self) -> int:
-        """Let what was heard some time ago be asked for again."""
-        now = self._clock.monotonic()
-        if any(now - each.asked_at >= _ASK_SECONDS for each in self._known.values()):
-            self._count += 1
-        return self._count
+        """Make known what was heard; a number that is another one whenever that is something."""
+        return sum(each.take_in() for each in self._services)
 
-    def log(self, topic: Topic, partition: int, binding: Binding) -> RemoteLog:
-        """The partition, at the service that has it; Unavailable if none does."""
-        key = (str(topic.name), partition)
-        known = self._known.get(key)
-        if known is None or known.place.stream_id != binding.stream_id:
-            address = self._address(topic, partition)
-            known = self._known[key] = RemoteLog(self, topic, partition, binding, address)
-        return known
+    def log(self, topic: Topic, partition: int, binding: Binding) -> RemoteLog | None:
+        """The partition, at the service that has it; Unavailable if none does.
 
-    def now(self) -> float:
-        return self._clock.monotonic()
-
-    def _address(self, topic: Topic, partition: int) -> str:
-        failure: CalveError | None = None
-        for address in self._addresses:
-            try:
-                if self.stats(address, str(topic.name)).partition == partition:
-                    return address
-            except CalveError as error:
-                failure = error
-        reason = failure.message if failure else "none of them has it"
+        None while there is one that has not had its time to answer.
+        """
+        for service in self._services:
+            if service.log_id == binding.log_id:
+                return RemoteLog(service, topic, partition, binding)
+        if any(each.is_unheard for each in self._services):
+            return None
+        errors = [each.error.message for each in self._services if each.error]
         raise Unavailable(
             f"partition {partition} of topic {topic.name} is in no log here, and no service of "
-            f"pipeline.logs tells of it: {reason}",
+            f"pipeline.logs tells of it: {errors[0] if errors else 'none of them has it'}",
             hint="start the process that takes its rows in, and name its address there",
         )
 
-    def stats(self, address: str, topic: str) -> Stats:
-        from pyarrow import flight
+    def close(self) -> None:
+        for each in self._services:
+            each.close()
 
-        with Translating(address):
-            if address not in self._clients:
-                self._clients[address] = flight.FlightClient(address)
-            options = flight.FlightCallOptions(timeout=_ANSWER_SECONDS)
-            body = msgspec.json.encode({"topic": topic})
-            answer = next(iter(self._clients[address].do_action(("stats", body), options)))
-        return msgspec.json.decode(answer.body.to_pybytes(), type=Stats)
+
+class _Service:
+    """One address, and what was heard from there. `take_in` decides what others see of that."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.error: CalveError | None = None
+        self._ends: LogEnds | None = None
+        self._heard: LogEnds | CalveError | None = None
+        self._count = 0
+        self._is_closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._client: Any = None
+
+    @property
+    def is_unheard(self) -> bool:
+        return self._ends is None and self.error is None
+
+    @property
+    def log_id(self) -> UUID | None:
+        return self._ends.log_id if self._ends else None
+
+    def offsets(self, stream_id: UUID) -> tuple[int, int] | None:
+        """The first offset that the log holds, and the durable end; the error if it is silent."""
+        if self.error is not None:
+            raise self.error
+        return self._ends.streams.get(stream_id) if self._ends else None
+
+    def take_in(self) -> int:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._ask, name="calve-remote-log", daemon=True)
+            self._thread.start()
+        heard = self._heard
+        if heard is not (self.error or self._ends):
+            self._count += 1
+            self.error = heard if isinstance(heard, CalveError) else None
+            self._ends = heard if isinstance(heard, LogEnds) else self._ends
+        return self._count
 
     def close(self) -> None:
-        for client in self._clients.values():
-            client.close()
+        self._is_closing.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)  # one that waits for an answer ends by itself
+
+    def _ask(self) -> None:
+        with ExitStack() as opened:
+            while not self._is_closing.is_set():
+                self._hear(opened)
+                self._is_closing.wait(_ASK_SECONDS)
+
+    def _hear(self, opened: ExitStack) -> None:
+        try:
+            ends = self._answer(opened)
+        except CalveError as error:
+            if str(error) != str(self._heard):
+                _LOG.warning("%s does not tell how far its log is: %s", self.address, error.message)
+                self._heard = error
+        else:
+            if ends != self._heard:
+                self._heard = ends
+
+    def _answer(self, opened: ExitStack) -> LogEnds:
+        from pyarrow import flight
+
+        with Translating(self.address):
+            if self._client is None:
+                self._client = opened.enter_context(flight.FlightClient(self.address))
+            options = flight.FlightCallOptions(timeout=_ANSWER_SECONDS)
+            results = self._client.do_action(("log.ends", b"{}"), options)
+            content = b"".join(each.body.to_pybytes() for each in results)
+        return decode(content, LogEnds, what=f"what {self.address} answers")
 
 
 class RemoteLog:
     """A `SourceLog` of which only offsets are known."""
 
-    def __init__(
-        self, logs: RemoteLogs, topic: Topic, partition: int, binding: Binding, address: str
-    ) -> None:
-        self._logs = logs
-        self._topic = str(topic.name)
+    def __init__(self, service: _Service, topic: Topic, partition: int, binding: Binding) -> None:
+        self._service = service
         self._name = f"{topic.name}/{partition}"
-        self._address = address
-        self._stats: Stats | None = None
         self.place = LogPlace(
-            log_id=binding.log_id, stream_id=binding.stream_id, directory="", flight=address
+            log_id=binding.log_id,
+            stream_id=binding.stream_id,
+            directory="",
+            flight=service.address,
         )
         self.begins_at = topic.first_offsets.get(partition, 0)
-        self.asked_at = float("-inf")
 
     @property
     def durable(self) -> int:
-        return self._asked().durable
+        return self._offsets()[1]
 
-    def _asked(self) -> Stats:
-        now = self._logs.now()
-        if self._stats is None or now - self.asked_at >= _ASK_SECONDS:
-            self._stats = self._logs.stats(self._address, self._topic)
-            self.asked_at = now
-        return self._stats
+    def _offsets(self) -> tuple[int, int]:
+        found = self._service.offsets(self.place.stream_id)
+        if found is None:
+            raise Conflict(
+                f"{self._name} has its rows in stream {self.place.stream_id}, which is not in "
+                f"log {self.place.log_id} at {self._service.address}: the log or the state is "
+                "older than the other",
+                hint="bring back the newer one of the two",
+                context={"expected": str(self.place.stream_id)},
+            )
+        return found
 
     def require(self, committed: int) -> None:
-        stats = self._asked()
-        if not stats.first <= committed <= stats.durable:
+        first, durable = self._offsets()
+        if not first <= committed <= durable:
             raise Conflict(
                 f"{self._name} has {committed} as committed offset, but its log at "
-                f"{self._address} holds {stats.first} to {stats.durable}",
+                f"{self._service.address} holds {first} to {durable}",
                 hint="one of the two was restored from another time; bring back its newer state",
             )
 
     def extent(self, start: int, end: int) -> Extent:
-
         return Extent(_ROW_BYTES * (end - start), None)
 
     def cut(self, start: int, offset: int) -> int:

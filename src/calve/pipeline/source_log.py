@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from calve.pipeline.work import LogPlace
-
-
-class Extent(NamedTuple):
-    """What a log holds between two offsets, as far as it can be told without reading it."""
-
-    bytes: int
-    since_us: int | None  # when the first row was taken in, if that is known
+    from calve.wal.extent import Extent
 
 
 class SourceLog(Protocol):
@@ -33,7 +27,9 @@ class SourceLog(Protocol):
         """Conflict if the log cannot be the one whose rows a table has up to there."""
         ...
 
-    def extent(self, start: int, end: int) -> Extent: ...
+    def extent(self, start: int, end: int) -> Extent:
+        """What it holds between two offsets, as far as that can be told without reading it."""
+        ...
 
     def cut(self, start: int, offset: int) -> int:
         """A good place to end a range at, not far before an offset and behind `start`."""

@@ -50,6 +50,14 @@ class LogRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     form: Literal["rows", "frames"] = "rows"
 
 
+class LogEnds(msgspec.Struct, frozen=True):
+    """How far a log is: of each of its streams the first offset that it holds, and the first that
+    is not durable yet."""
+
+    log_id: UUID
+    streams: dict[UUID, tuple[int, int]]
+
+
 class Frames:
     """The columns of a range that is read as frames; one row each."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -17,6 +18,8 @@ SPARK_ERRORS: Final = (Py4JError, PySparkException, ConnectionError)
 
 _CALLING: Final = "An error occurred while calling"
 _IN_WORKER: Final = "An exception was thrown from the Python worker"
+# What became of a task, inside of what became of its stage, its job and whoever waited for that.
+_LOST_TASK: Final = re.compile(r"Lost task .* executor \S+\): (?:[\w.$]+: )?(?!.*Traceback)(.+)")
 
 
 def translate_spark(error: Exception) -> CalveError:
@@ -42,6 +45,8 @@ def first_line(error: BaseException) -> str:
     told = [line for line in lines if line and not line.startswith(_CALLING)]
     if told and told[0].startswith(_IN_WORKER):
         told = told[-1:]  # Python says last what happened
+    elif lost := next(filter(None, map(_LOST_TASK.search, told)), None):
+        told = [lost[1]]
     return mask_url(told[0] if told else type(error).__name__)
 
 

@@ -13,7 +13,7 @@ _SAMPLES: Final = 16
 
 class Extent(NamedTuple):
     bytes: int
-    since_us: int | None  # when the first row was taken in
+    since_us: int | None  # when the first row was taken in, if that is known
 
 
 def extent_of(reader: LogReader, stream: Stream, start: int, end: int) -> Extent:

@@ -42,6 +42,10 @@ class _Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: str | None = None
 
 
+class _Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A body that is empty."""
+
+
 class _Skip(_Named, frozen=True, forbid_unknown_fields=True):
     to: int
     partition: int | None = None
@@ -107,6 +111,10 @@ _ACTIONS: Final[Mapping[str, _Action]] = {
         'Wait until acknowledged rows are in the table: {"topic": "events", "timeout_seconds": 60}',
     ),
     "stats": _Action(_Topic, _stats, 'Counts and offsets: {"topic": "events"}'),
+    "log.ends": _Action(
+        _Nothing, lambda intake, _, __: intake.log_ends(),
+        "How far the log is, of each stream in it: {}", is_named=False,
+    ),
     "pipeline.status": _Action(
         _Pipeline, lambda intake, _, body: intake.pipeline.status(body.topic),
         'How far tables are behind; without a topic, all: {"topic": "events"}', is_named=False,
