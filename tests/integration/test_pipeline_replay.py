@@ -95,7 +95,8 @@ def test_rows_that_are_to_come_again_stay_in_the_log(make_settings: MakeSettings
         topic = made.intake.topics.topic(TableName.parse("others"))
         log_id = topic.partitions[0].log_id
         made.state.publish_committed(topic.id, 0, log_id=log_id, offset=20)
-        assert made.intake.trim() == 0
+        made.intake.trim()
+        assert made.intake.offsets(ORDERS).first <= 1
         cycle_until(pipeline, lambda: made.committed("orders") == 3)
         made.require_each_once("orders", 3)
         assert made.intake.trim() > 0
