@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from calve.errors import CalveError
-from calve.pipeline.rows import DeadLetters, TableRows, runs_of
+from calve.pipeline.rows import DeadLetters, TableRows
 from calve.pipeline.shapes import table_of
 from calve.pipeline.source import Sources
 from calve.pipeline.work import Piece, PieceDone
@@ -23,6 +23,7 @@ from calve.protocol import problem_of
 from calve.tables.data_files import PIECE_BYTES, DataFileWriter, target_bytes
 from calve.tables.file_sizes import FileSizes
 from calve.tables.schemas import schema_from_json
+from calve.topics.table_rows import runs_of
 from calve.wal import Kind
 
 if TYPE_CHECKING:
