@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from calve.errors import CalveError, Corruption
+from calve.sources.source_log import Trimmed
 from calve.subscriptions.batch import Batch
 from calve.subscriptions.history import History, Source
-from calve.subscriptions.tail import Trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from calve.sources.source_log import ReadableLog
     from calve.subscriptions.shape import Shape
     from calve.subscriptions.stats import Counts
-    from calve.subscriptions.tail import PartitionLog
     from calve.subscriptions.world import World
     from calve.tables.offset_plan import OffsetPlanner
 
@@ -134,8 +134,8 @@ class Cursor:
         )
         return _Plan(history, end, shape, world.seen.snapshot_id, world.losses)
 
-    def _from_log(self, log: PartitionLog) -> Step:
-        first, durable = log.offsets()
+    def _from_log(self, log: ReadableLog) -> Step:
+        durable = log.durable
         # Before its first offset and behind what the table has there never was a row.
         self.position = max(self.position, log.begins_at)
         end = durable if self.stop is None else min(durable, self.stop)
@@ -144,21 +144,21 @@ class Cursor:
         try:
             run = log.run(self.position, end)
         except Trimmed:
-            self._follow_trimmed(first)
+            self._follow_trimmed(log)
             return Step(None, has_moved=True)
         start, self.position = self.position, run[-1].end_offset
         rows = self._world.shape().of_log(run, self.partition)
         self._means.counts.add(tail_rows=rows.num_rows)
         return Step(self._batch(start, rows), has_moved=True)
 
-    def _follow_trimmed(self, first: int) -> None:
+    def _follow_trimmed(self, log: ReadableLog) -> None:
         """The log lets go only of what the table has: which is to be seen there now."""
         self._means.look()
         if not self._is_in_table():
             name = self._world.topic.name
             raise Corruption(
                 f"offset {self.position} of {name}, partition {self.partition}, is neither in the "
-                f"log, which began at {first}, nor in the table, which ends at "
+                f"log, which begins at {log.first}, nor in the table, which ends at "
                 f"{self._world.seen.committed(self.partition)}",
                 hint=f"`calve topic verify {name}` tells what is missing; the table may have been "
                 "restored from an earlier time",

@@ -67,6 +67,7 @@ class History:
         self._windows = deque(windows_of(files, start, end))
         self._ahead: deque[Future[Part]] = deque()
         self._running: Iterator[Part] | None = None
+        self._has_begun = False
 
     def next(self) -> Part | None:
         """The next rows; None if there are no more."""
@@ -75,18 +76,14 @@ class History:
             if part is not None:
                 return part
             self._running = None
-        if not self._ahead:
-            if not self._windows:
-                return None
-            if self._windows[0].is_large:
-                self._running = self._read_large(self._windows.popleft())
-                return self.next()
-            self._submit()
-        part = self._ahead.popleft().result()
-        # Only behind the first rows: somebody who wants no more has opened no other file.
-        while len(self._ahead) < self._ahead_max and self._has_small():
-            self._submit()
-        return part
+        self._read_ahead()
+        if self._ahead:
+            self._has_begun = True
+            return self._ahead.popleft().result()
+        if not self._windows:
+            return None
+        self._running = self._read_large(self._windows.popleft())
+        return self.next()
 
     def close(self) -> None:
         """Let go of what was read ahead."""
@@ -96,11 +93,11 @@ class History:
         self._ahead.clear()
         self._running = None
 
-    def _has_small(self) -> bool:
-        return bool(self._windows) and not self._windows[0].is_large
-
-    def _submit(self) -> None:
-        self._ahead.append(self._pool.submit(self._read, self._windows.popleft()))
+    def _read_ahead(self) -> None:
+        """Have the next windows read; for the first rows no file is opened but their own."""
+        count = self._ahead_max if self._has_begun else 1
+        while len(self._ahead) < count and self._windows and not self._windows[0].is_large:
+            self._ahead.append(self._pool.submit(self._read, self._windows.popleft()))
 
     def _read(self, window: Window) -> Part:
         """All of a window at once, sorted."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from calve.sources.logs import Logs
 from calve.state import open_state
 from calve.subscriptions.reader import TopicReader
-from calve.subscriptions.tail import LocalLogs
 from calve.tables.offset_plan import OffsetPlanner
 
 if TYPE_CHECKING:
@@ -29,11 +29,10 @@ class Readers:
     ) -> TopicReader:
         """A reader with a state and logs of its own; `options` are those of `TopicReader`."""
         settings = self._settings
-        assert settings.wal.path is not None
         with ExitStack() as opened:
             state = open_state(settings)
             opened.callback(state.close)
-            logs = LocalLogs(settings.wal.path)
+            logs = Logs(settings)
             opened.pop_all()  # the reader's from here on
         return TopicReader(
             topic,

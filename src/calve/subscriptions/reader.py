@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from calve.clock import Clock
     from calve.model import TableName
     from calve.settings.tree import ReaderSettings
+    from calve.sources.logs import Logs
     from calve.state import State
     from calve.subscriptions.batch import Batch
     from calve.subscriptions.start import Start
     from calve.subscriptions.stats import ReaderStats
-    from calve.subscriptions.tail import Logs
     from calve.subscriptions.watch import Seen, SetBack
     from calve.tables.catalog import LakeCatalog
     from calve.tables.offset_plan import OffsetPlanner
@@ -271,8 +271,8 @@ class TopicReader:
             each.ahead_max = max(1, self._settings.prefetch_size // len(self._cursors))
 
     def _end(self, partition: int) -> int:
-        log = self._world.log(partition)
-        durable = log.offsets().durable if log is not None else 0
+        log = self._world.heard_log(partition)
+        durable = log.durable if log is not None else 0
         return max(durable, self._world.seen.committed(partition))
 
     def _offset(self, partition: int, start: Start) -> int:
@@ -294,11 +294,11 @@ class TopicReader:
         return offset
 
     def _offset_at(self, partition: int, moment: datetime) -> int:
-        log, seen = self._world.log(partition), self._world.seen
+        log, seen = self._world.heard_log(partition), self._world.seen
         found = self._end(partition)
         if log is not None:
             found = log.offset_at(moment)
-            if found > log.offsets().first:
+            if found > log.first:
                 return found
         if seen.table is None:
             return found

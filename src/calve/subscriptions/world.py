@@ -6,7 +6,8 @@ the table says; the topic after the log, so that no row is newer than its column
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from calve.errors import Conflict, NotFound
 from calve.subscriptions.shape import Shaper
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
 
     from calve.clock import Clock
     from calve.model import TableName
+    from calve.sources.logs import Logs
+    from calve.sources.source_log import ReadableLog
     from calve.state import State
     from calve.subscriptions.shape import Shape
     from calve.subscriptions.stats import Counts
-    from calve.subscriptions.tail import Logs, PartitionLog
     from calve.tables.catalog import LakeCatalog
     from calve.topics.topic import Topic
+
+
+_HEARING_SECONDS: Final = 0.02
 
 
 class World:
@@ -97,12 +102,25 @@ class World:
     def shape(self) -> Shape:
         return self._shaper.shape(self.topic, self.seen.table)
 
-    def log(self, partition: int) -> PartitionLog | None:
-        """The partition's log; None if it has none. Unavailable or Conflict says why not."""
+    def heard_log(self, partition: int) -> ReadableLog | None:
+        """The same, once a service elsewhere that may have it was heard of."""
+        while partition in self.topic.partitions:
+            log = self.log(partition)
+            if log is not None:
+                return log
+            time.sleep(_HEARING_SECONDS)
+            self.refresh()
+        return None
+
+    def log(self, partition: int) -> ReadableLog | None:
+        """The partition's log; None if it has none, or while a service elsewhere is being asked.
+
+        Unavailable or Conflict says why it cannot be read.
+        """
         binding = self.topic.partitions.get(partition)
-        if binding is None:
+        log = self._logs.log(self.topic, partition) if binding is not None else None
+        if binding is None or log is None:
             return None
-        log = self._logs.log(self.topic, partition)
         position = self.seen.positions.get(partition)
         if position is not None and position.log != binding.stream_id:
             if position.offset != log.begins_at:
@@ -112,10 +130,10 @@ class World:
                     hint="bring back the newer one of state and catalog",
                     context={"found": str(binding.stream_id), "expected": str(position.log)},
                 )
-        elif position is not None and position.offset > log.offsets().durable:
+        elif position is not None and position.offset > log.durable:
             raise Conflict(
                 f"{self._name} has {position.offset} as committed offset, but the log of partition "
-                f"{partition} ends at {log.offsets().durable}",
+                f"{partition} ends at {log.durable}",
                 hint="the log was restored from an earlier time; bring back its newer state",
             )
         return log
