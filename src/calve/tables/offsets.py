@@ -133,7 +133,7 @@ def commit_range(  # noqa: PLR0913
     in it and cannot get there any more; others are left for orphan removal.
     """
     _require_fitting(rows, edit)
-    commit = TableCommit(table, retry=retry)
+    commit = TableCommit(table, retry=retry, is_told_otherwise=True)
     judge = _Judge(rows, last_seen, replaces)
     retirement = Retirement()
     fitted = edit if edit.schema else replace(edit, schema=table.schema())

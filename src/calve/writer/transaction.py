@@ -58,7 +58,7 @@ class Transaction:
     def write(self, data: object, bounds: Bounds) -> WriteResult:
         with self._lock:
             self._require_open()
-            if self._commit is not None and self._commit.is_undecided:
+            if self._is_under_way:
                 # It would be found as it was, without these rows.
                 raise InvalidRequest(
                     f"a commit of {self.id} was tried, and its outcome is unknown",
@@ -90,11 +90,18 @@ class Transaction:
         with self._lock:
             self._require_open()
             self._require_idle()
-            if self._commit is not None and self._commit.is_undecided:
+            if self._commit is not None and self._is_under_way:
                 self._require_uncommitted(self._commit)
-            self._stager.discard()
+            # First, so that nobody commits what an interrupt has left of it.
             self.fate = f"was rolled back ({reason})"
+            self._stager.discard(held=self._commit.held_files if self._commit else ())
             self._counters.rolled_back(reason)
+
+    @property
+    def _is_under_way(self) -> bool:
+        """Whether a commit was sent that has happened, or of which nobody knows whether it has."""
+        commit = self._commit
+        return commit is not None and (commit.is_undecided or commit.done is not None)
 
     def _commit_files(self, bounds: Bounds) -> Committed:
         """Commit, and write the rows again as often as others change the columns they were for."""
@@ -108,9 +115,10 @@ class Transaction:
     def _attempt(self, bounds: Bounds) -> Committed:
         commit = self._prepared(bounds)
         if self._is_outdated:
-            # Refused before anything was sent, so that the files there are are nobody's.
-            commit.reload()
-            self._stager.rewrite(copy(commit.table), bounds)
+            # What was sent before the columns changed may be in the table, or get there.
+            if found := commit.reload():
+                return found
+            self._stager.rewrite(copy(commit.table), bounds, held=commit.held_files)
             self._counters.count("rewritten_transactions")
             self._is_outdated = False
         try:
@@ -127,20 +135,22 @@ class Transaction:
             raise
 
     def _prepared(self, bounds: Bounds) -> TableCommit:
-        """The commit whose attempts are undecided, or a new one on the table as last seen."""
-        if self._commit is None or not self._commit.is_undecided:
+        """The commit of which something was sent, or a new one on the table as last seen."""
+        if self._commit is None or not self._is_under_way:
             seen = self._commit.table if self._commit else self._stager.table
             assert seen is not None
             retry = bounds.commit_retry(self._counters.waited)
             self._commit = TableCommit(self._target.newest(seen), retry=retry)
+            if not self._target.is_fresh():
+                self._commit.read_again()
         return self._commit
 
     def _require_uncommitted(self, commit: TableCommit) -> None:
         """Look what became of a commit without an answer."""
         try:
             found = commit.reload()
-        except NotFound:
-            # Gone, or under another name, where nobody can look.
+        except (NotFound, UnknownOutcome):
+            # Gone, or under another name, where nobody can look; or what would tell has expired.
             found = None
         if found is not None:
             self._committed(found.snapshot_id, 0)
@@ -153,7 +163,7 @@ class Transaction:
         self.fate = "has an unknown outcome"
         self._counters.count("transactions_undecided")
         raise UnknownOutcome(
-            f"a commit of {self.id} may still be applied: its files are left",
+            f"a commit of {self.id} may have been applied, or may still be: its files are left",
             hint="look at the table later; orphan removal deletes the files if it was not",
         )
 
