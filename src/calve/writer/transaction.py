@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from calve.errors import (
     CalveError,
@@ -21,11 +22,15 @@ from calve.errors import (
 )
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
+from calve.tables.recording import Retirement
+from calve.tables.retention import bounded_metadata
 from calve.tables.staging import Edit
 from calve.writer.config import Bounds
 from calve.writer.stager import Stager, refuse_rows
 from calve.writer.stats import WriterCounters
 from calve.writer.target import TargetTable
+
+_KIND: Final = "transaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +47,14 @@ class Transaction:
     """Safe to share between threads: what they ask for happens one after the other."""
 
     def __init__(self, target: TargetTable, counters: WriterCounters) -> None:
-        self.id = new_operation_id("transaction")
+        self.id = new_operation_id(_KIND)
         # What has become of it, in words; empty while it is open.
         self.fate = ""
         self._target = target
         self._counters = counters
         self._stager = Stager(target, self.id, counters)
         self._commit: TableCommit | None = None
+        self._retirement = Retirement()
         self._is_outdated = False
         self._lock = threading.RLock()
         # How many batches are being written: more than one where rows write rows as they are read.
@@ -121,18 +127,27 @@ class Transaction:
             self._stager.rewrite(copy(commit.table), bounds, held=commit.held_files)
             self._counters.count("rewritten_transactions")
             self._is_outdated = False
+        edit = Edit(
+            added=self._stager.finish(),
+            schema=self._stager.schema,
+            summary={"calve.operation": self.id},
+            is_recurring=True,
+        )
         try:
-            return commit.append(
-                Edit(
-                    added=self._stager.finish(),
-                    schema=self._stager.schema,
-                    summary={"calve.operation": self.id},
-                ),
-                require=refuse_rows,
-            )
+            return commit.repeat(lambda: self._attempt_once(commit, edit))
         except SchemaConflict:
             self._is_outdated = True
             raise
+
+    def _attempt_once(self, commit: TableCommit, edit: Edit) -> Committed:
+        """Commit on the table as it is now; so that commits stay fast, it forgets those before.
+
+        Only transactions: snapshots of other changes, and of other programs, are not a writer's.
+        """
+        table = commit.table
+        refuse_rows(table)
+        bounded = replace(edit, properties=bounded_metadata(table.properties))
+        return commit.attempt(self._retirement.making_room(table, bounded, made_by=_KIND))
 
     def _prepared(self, bounds: Bounds) -> TableCommit:
         """The commit of which something was sent, or a new one on the table as last seen."""
