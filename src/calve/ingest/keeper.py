@@ -1,5 +1,4 @@
-"""The thread behind an intake: trims the log, opens it again when it stopped, notices what others
-changed, keeps counts."""
+"""The thread behind an intake: trims the log and opens it again, sees others' changes, counts."""
 
 from __future__ import annotations
 
