@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
 from calve.clock import Clock, SystemClock
 from calve.errors import InvalidSettings
+from calve.parts import load_part
 from calve.paths import DataLayout
 from calve.state.sqlite import SqliteState
 
@@ -16,11 +17,18 @@ if TYPE_CHECKING:
     from calve.state.store import State
 
 _SQLITE: Final = "sqlite:///"
-_LATER: Final = ("postgresql", "etcd")
+_POSTGRES: Final = ("postgresql", "postgres", "postgresql+psycopg")
+_WAYS: Final = (
+    "leave the setting out, or write sqlite:////directory/state.db or "
+    "postgresql://user:password@host:5432/database"
+)
 
 
 def open_state(settings: Settings, *, clock: Clock | None = None) -> State:
-    """The store that the settings name; it is made if it is not there yet."""
+    """The store that the settings name; it is made if it is not there yet.
+
+    The clock is for the stores that have none of their own.
+    """
     dsn = settings.state.dsn
     if dsn is None:
         return SqliteState(DataLayout(settings.data).state, clock=clock or SystemClock())
@@ -29,12 +37,7 @@ def open_state(settings: Settings, *, clock: Clock | None = None) -> State:
         path = Path(unquote(text.removeprefix(_SQLITE).partition("?")[0]))
         return SqliteState(path, clock=clock or SystemClock())
     scheme = text.partition(":")[0]
-    if scheme in _LATER:
-        raise InvalidSettings(
-            f"state.dsn: this version cannot keep its state in {scheme} yet",
-            hint="leave the setting out, or write sqlite:////directory/state.db",
-        )
-    raise InvalidSettings(
-        f"state.dsn: {dsn} names no store for the state",
-        hint="leave the setting out, or write sqlite:////directory/state.db",
-    )
+    if scheme in _POSTGRES:
+        postgres = load_part("postgres", "calve.state.postgres")
+        return cast("State", postgres.PostgresState(text, retry=settings.retry))
+    raise InvalidSettings(f"state.dsn: {dsn} names no store for the state", hint=_WAYS)
