@@ -65,7 +65,7 @@ SECTION_NOTES: Final = {
     "pipeline": (
         "For [the pipeline](../operating/pipeline.md). A topic may have bounds of its own."
     ),
-    "state": "SQLite; PostgreSQL and etcd are refused in this version.",
+    "state": "SQLite for one machine, PostgreSQL for several; etcd is refused in this version.",
     "log": "For programs that call `configure_logs`; see [logs](../operating/logs.md).",
 }
 

@@ -24,20 +24,27 @@ _WAYS: Final = (
 )
 
 
-def open_state(settings: Settings, *, clock: Clock | None = None) -> State:
-    """The store that the settings name; it is made if it is not there yet.
+def open_state(settings: Settings, *, clock: Clock | None = None, create: bool = True) -> State:
+    """The store that the settings name; without `create`, NotFound if it is not there yet.
 
     The clock is for the stores that have none of their own.
     """
     dsn = settings.state.dsn
     if dsn is None:
-        return SqliteState(DataLayout(settings.data).state, clock=clock or SystemClock())
+        path = DataLayout(settings.data).state
+        return SqliteState(path, clock=clock or SystemClock(), create=create)
     text = dsn.reveal()
+    scheme = text.partition(":")[0]
     if text.startswith(_SQLITE) and not text.endswith((":memory:", _SQLITE)):
         path = Path(unquote(text.removeprefix(_SQLITE).partition("?")[0]))
-        return SqliteState(path, clock=clock or SystemClock())
-    scheme = text.partition(":")[0]
+        return SqliteState(path, clock=clock or SystemClock(), create=create)
     if scheme in _POSTGRES:
         postgres = load_part("postgres", "calve.state.postgres")
-        return cast("State", postgres.PostgresState(text, retry=settings.retry))
+        return cast("State", postgres.PostgresState(text, retry=settings.retry, create=create))
     raise InvalidSettings(f"state.dsn: {dsn} names no store for the state", hint=_WAYS)
+
+
+def state_kind(settings: Settings) -> str:
+    """What the state is kept in, in one word."""
+    dsn = settings.state.dsn
+    return dsn.reveal().partition(":")[0] if dsn else "sqlite"

@@ -53,7 +53,7 @@ class _Lost(Exception):
 class PostgresState(RecordedState):
     """A `State` in one schema. Threads share a few connections."""
 
-    def __init__(self, dsn: str, *, retry: RetrySettings) -> None:
+    def __init__(self, dsn: str, *, retry: RetrySettings, create: bool = True) -> None:
         self._address, self._schema = _split(dsn)
         self._shown = mask_url(self._address)
         self._retry = retry
@@ -63,7 +63,7 @@ class PostgresState(RecordedState):
         self._idle: list[BoundedConnection] = []
         self._is_closed = False
         try:
-            self._transact(["format"], lambda run: make_or_check(run, self._schema))
+            self._transact(["format"], lambda run: make_or_check(run, self._schema, create=create))
         except BaseException:
             self.close()
             raise

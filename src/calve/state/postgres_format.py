@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from calve.errors import Conflict, Corruption
+from calve.state.recorded import not_made
 from calve.state.records import COUNTERS, TABLES, Table
 from calve.state.sql import Run, listed, quoted
 
@@ -16,7 +17,7 @@ _APPLICATION: Final = "calve"
 _TYPES: Final = {str: 'TEXT COLLATE "C"', int: "BIGINT", bytes: "BYTEA"}
 
 
-def make_or_check(run: Run, schema: str) -> None:
+def make_or_check(run: Run, schema: str, *, create: bool) -> None:
     """Have all tables, or say why not; inside of a transaction that nobody else is in."""
     there = {
         name
@@ -26,6 +27,8 @@ def make_or_check(run: Run, schema: str) -> None:
             (schema,),
         )
     }
+    if not there and not create:
+        raise not_made(f"schema {schema}")
     if not there:
         _make(run, schema)
         return

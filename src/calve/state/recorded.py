@@ -14,7 +14,7 @@ from functools import partial
 from typing import ClassVar, Final, TypeVar
 from uuid import UUID, uuid4
 
-from calve.errors import CalveError, Unavailable
+from calve.errors import CalveError, NotFound, Unavailable
 from calve.model import TableName
 from calve.state import recorded_offsets as offsets
 from calve.state import recorded_work as work
@@ -222,6 +222,14 @@ class RecordedState(ABC):
                         "again after some seconds",
                     ) from kept
                 time.sleep(_KEPT_POLL_SECONDS)
+
+
+def not_made(place: str) -> NotFound:
+    return NotFound(
+        f"there is no state at {place} yet",
+        hint="it is made with the first topic",
+        context={"not_made": place},
+    )
 
 
 def _offsets_of(partition: int) -> str:

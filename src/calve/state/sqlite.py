@@ -19,7 +19,7 @@ import msgspec
 
 from calve.errors import Conflict, Corruption, Unavailable
 from calve.state import recorded_offsets as offsets
-from calve.state.recorded import RecordedState
+from calve.state.recorded import RecordedState, not_made
 from calve.state.records import Records, Value
 from calve.state.sql import Dialect, SqlSource, write
 from calve.state.sqlite_format import APPLICATION_ID, FORMAT_VERSION, bring_up_to_date
@@ -39,7 +39,9 @@ _DIALECT: Final = Dialect(mark="?")
 class SqliteState(RecordedState):
     """A `State` in one file. Safe to share between threads, which take turns."""
 
-    def __init__(self, path: Path, *, clock: Clock) -> None:
+    def __init__(self, path: Path, *, clock: Clock, create: bool = True) -> None:
+        if not create and not path.exists():
+            raise not_made(str(path))
         self._path = path
         self._clock = clock
         self._lock = threading.Lock()
