@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,16 @@ class Site:
             catalog=options.pop("catalog", self.catalog),
             **options,
         )
+
+    def run_until_crash(self, step: str) -> None:
+        """Run a pipeline that ends when it reaches a step, which it does."""
+        pipeline = self.pipeline(reach=crash_at(step))
+        try:
+            for _ in range(20):
+                pipeline.run_cycle()
+        except Crash:
+            return
+        raise AssertionError(f"never reached: {step}")
 
     def send(self, topic: str, *batches: pa.RecordBatch | list[dict[str, Any]]) -> int:
         """Rows, acknowledged; the end of them."""
@@ -106,6 +117,13 @@ def site(settings: Settings, *, clock: Clock | None = None) -> Iterator[Site]:
             yield Site(settings, intake, state, catalog)
         finally:
             state.close()
+
+
+def let_side_lane_end() -> None:
+    """Wait for what pipelines of this process do for topics that failed."""
+    for thread in threading.enumerate():
+        if thread.name == "calve-side-lane":
+            thread.join()
 
 
 class Crash(BaseException):

@@ -17,7 +17,7 @@ from calve.model import TableName
 from calve.topics import TopicChange
 from calve.wal import Rejected
 from tests.conftest import QUICK_RETRIES, MakeSettings
-from tests.fakes.pipelines import Crash, Site, crash_at, site
+from tests.fakes.pipelines import Site, site
 
 ORDERS = TableName.parse("orders")
 NDJSON = "application/x-ndjson"
@@ -52,12 +52,6 @@ def ids(made: Site) -> list[int]:
     return sorted(row["id"] for row in made.rows("orders"))
 
 
-def run_until_dead(made: Site, point: str) -> None:
-    pipeline = made.pipeline(reach=crash_at(point))
-    for _ in range(20):
-        pipeline.run_cycle()
-
-
 POINTS = ("planned", "prepared", "written", "before commit", "committed", "dead letters committed")
 
 
@@ -68,14 +62,12 @@ def test_a_bad_row_is_kept_and_set_aside(lake_site: Site, point: str) -> None:
     assert lake_site.pipeline().drain(30)
     assert (audited(lake_site).rows, audited(lake_site).dead_letters) == (2, 2)
     send(lake_site, 3)
-    with pytest.raises(Crash):
-        run_until_dead(lake_site, point)
+    lake_site.run_until_crash(point)
     audited(lake_site)
     # What did not fit fits now, also what is still in the log.
     lake_site.intake.alter_topic(ORDERS, TopicChange(on_unknown_column="ignore"))
     letters(lake_site).replay(all=True)
-    with pytest.raises(Crash):
-        run_until_dead(lake_site, point)
+    lake_site.run_until_crash(point)
     audited(lake_site)
     assert lake_site.pipeline().drain(30)
     audited(lake_site)

@@ -32,7 +32,7 @@ from calve.topics import TopicChange
 from calve.wal import Rejected
 from tests.conftest import QUICK_RETRIES, MakeSettings
 from tests.fakes.clocks import HandClock
-from tests.fakes.pipelines import Site, run_here, site
+from tests.fakes.pipelines import Site, let_side_lane_end, run_here, site
 
 AT_ONCE = {"wal__free_bytes_min": 0, "pipeline__flush_interval_ms": 1, **QUICK_RETRIES}
 PATIENT = {"wal__free_bytes_min": 0, **QUICK_RETRIES}
@@ -759,12 +759,6 @@ def test_a_commit_that_fails_is_made_again_with_the_same_files(
     assert pipeline.drain(30)
     assert lake_site.data_files("orders") == files
     lake_site.require_each_once("orders", 2)
-
-
-def let_side_lane_end() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "calve-side-lane":
-            thread.join()
 
 
 @pytest.mark.parametrize("is_removed", [True, False])

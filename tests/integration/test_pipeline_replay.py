@@ -227,3 +227,78 @@ def test_rows_of_which_some_were_set_aside_do_not_come_again(make_settings: Make
         assert made.pipeline().drain(30)
         made.require_each_once("orders", 4)
         assert manager.verify_topic("orders", log=log).is_sound
+
+
+# At which step the pipeline ended, and whether the topic's table has the range with the bad row.
+ENDS = {
+    "written": False,
+    "before commit": False,
+    "committed": True,
+    "dead letters committed": True,
+    "published": True,
+}
+
+
+def send_bad(made: Site) -> None:
+    made.intake.submit(ORDERS, [Rejected(b"{", "application/x-ndjson", "no row")]).wait()
+
+
+def left_by(made: Site) -> dict[str, Any]:
+    """All that a rollback could have changed."""
+    orders, letters = made.table("orders"), made.catalog.find_table(ORDERS.dead_letters)
+    return {
+        "table": orders.metadata_location,
+        "dead letters": letters.metadata_location if letters else None,
+        "files": made.data_files("orders"),
+        "committed": made.committed("orders"),
+        "resets": dict(made.state.pipeline_orders().resets),
+    }
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_replay_over_dead_letters_is_refused_before_anything_is_written(
+    lake_site: Site, end: str
+) -> None:
+    fill(lake_site, lake_site.pipeline(), 2)
+    send_bad(lake_site)
+    lake_site.run_until_crash(end)
+    before = left_by(lake_site)
+    if ENDS[end]:
+        with pytest.raises(Conflict, match="among the dead letters"):
+            roll_back(lake_site)
+        assert left_by(lake_site) == before
+    else:
+        roll_back(lake_site)
+    assert lake_site.pipeline().drain(30)
+    lake_site.require_each_once("orders", 3)
+    with IcebergManager(lake_site.settings) as manager:
+        assert manager.verify_topic("orders", log=lake_site.intake.log.directory).is_sound
+
+
+def test_a_replay_is_refused_when_rows_are_set_aside_meanwhile(
+    lake_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipeline commits a bad row between the rollback's look at the dead letters and its commit."""
+    pipeline = lake_site.pipeline()
+    fill(lake_site, pipeline, 2)
+    with IcebergManager(lake_site.settings) as manager:
+        iceberg = manager._lake.catalog.iceberg
+        works = iceberg.commit_table
+        found: list[dict[str, Any]] = []
+
+        def commit(*given: Any) -> Any:
+            if not found:
+                send_bad(lake_site)
+                assert pipeline.drain(30)
+                found.append(left_by(lake_site))
+            return works(*given)
+
+        monkeypatch.setattr(iceberg, "commit_table", commit)
+        oldest = manager.list_snapshots("orders")[0].id
+        with pytest.raises(Conflict, match="among the dead letters"):
+            manager.rollback("orders", oldest, replay=True, log=lake_site.intake.log.directory)
+    after = left_by(lake_site)
+    assert [{**each, "resets": {}} for each in found] == [{**after, "resets": {}}]
+    assert pipeline.drain(30)
+    assert lake_site.committed("orders") == 3
+    lake_site.require_each_once("orders", 3)

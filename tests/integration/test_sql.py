@@ -201,6 +201,8 @@ def test_columns_that_are_joined_with_their_nulls_are_not_in_the_way_of_skipping
         ("SELECT * FROM users AT (VERSION => 'x')", InvalidRequest, "whole numbers"),
         ("SELECT * FROM users AT (VERSION => 1 + 1)", InvalidRequest, "plain value"),
         ("SELECT * FROM users AT (VERSION => 1.5)", InvalidRequest, "plain value"),
+        ("SELECT * FROM users AT (TAG => monthly)", InvalidRequest, "plain value"),
+        ("SELECT * FROM users AT (TAG => NULL)", InvalidRequest, "plain value"),
         ("SELECT * FROM users AT (VERSION => 99999999999999999999)", InvalidRequest, "plain value"),
         ("SELECT * FROM users AT (TIMESTAMP => '2020-01-01')", NotFound, "the table's first is"),
         ("SELECT * FROM users AT (TIMESTAMP => 'soon')", InvalidRequest, "not a time"),

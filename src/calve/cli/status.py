@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from calve.cli.options import Call, common_options
-from calve.cli.output import print_json, print_table, say
+from calve.cli.output import counted, print_json, print_table, say
 from calve.errors import Unavailable
 from calve.service.survey import Gravity, LakeStatus, survey
 
@@ -93,7 +93,7 @@ def _ages(pipeline: PipelineStatus | None) -> dict[tuple[str, int], str]:
 def _pipeline_line(pipeline: PipelineStatus) -> str:
     owner = f"runs, by {pipeline.owner}" if pipeline.is_running else "does not run"
     waiting = sum(each.lag_rows for each in pipeline.partitions)
-    return f"pipe  the pipeline {owner}; {waiting:,} rows wait for their tables"
+    return f"pipe  the pipeline {owner}; {counted(waiting, 'row')} still to be brought to tables"
 
 
 def _log_line(log: LogStatus) -> str:

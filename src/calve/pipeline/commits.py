@@ -175,6 +175,7 @@ def _parcel(
         files=[file for each in done for file in _unpacked(each.files)],
         dead_letters=[file for each in done for file in _unpacked(each.dead_letters)],
         schema=work.schema,
+        topic_version=work.topic.version,
         log_bytes=sum(piece.log_bytes for piece in pieces),
         row_count=sum(each.rows for each in done),
         dead_letter_count=sum(each.dead_letter_rows for each in done),

@@ -36,6 +36,7 @@ class Parcel:
     files: list[DataFile]
     dead_letters: list[DataFile]
     schema: Schema
+    topic_version: int  # with which its rows were told from dead letters
     log_bytes: int
     row_count: int
     dead_letter_count: int

@@ -102,10 +102,12 @@ class Preparation:
         """Whether what was written before can still be committed; else it is written again."""
         assert work.table is not None
         is_wanted = parcel.is_skip or part.skip_to <= parcel.rows.start
-        is_next = parcel.rows.start == start and parcel.schema == work.schema
+        is_next = parcel.rows.start == start
+        is_same = parcel.schema == work.schema and parcel.topic_version == work.topic.version
         # To whoever removes orphans its files are some, once they are old enough.
         is_young = self._clock.monotonic() - parcel.written_at < PARCEL_SECONDS_MAX
-        return is_wanted and is_next and is_young and are_there(work.table.io, parcel.paths)
+        is_good = is_wanted and is_next and is_same and is_young
+        return is_good and are_there(work.table.io, parcel.paths)
 
     def _cut(self, work: TopicWork, part: PartitionWork, start: int, shape: TableShape) -> None:
         """Describe the pieces of the next range."""

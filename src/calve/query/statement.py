@@ -303,8 +303,8 @@ def _table_at(written: list[str], at: Node | None) -> TableAt:
 def _at_value(unit: str, expression: Node) -> tuple[str, str]:
     node = expression
     if node.get("class") == "FUNCTION" and node.get("function_name") == _REFERENCE:
-        unit, node = (child["value"]["value"] for child in node["children"][:2])
-        return str(unit), str(node)
+        named, node = node["children"][:2]
+        unit = named["value"]["value"]
     if node.get("class") == "CAST":
         node = node["child"]
     constant = node.get("value") if node.get("class") == "CONSTANT" else None

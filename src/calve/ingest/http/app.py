@@ -22,6 +22,7 @@ from calve.ingest.http.guard import Guard
 from calve.ingest.http.openapi import docs_page, openapi
 from calve.ingest.http.problems import MEDIA_TYPE, Problem, Refusal
 from calve.ingest.http.upload import Upload
+from calve.ingest.refusals import as_refusal
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -82,7 +83,7 @@ class App:
             self._guard.check(request.method, request.headers)
             return await self._routed(request)
         except CalveError as error:
-            return _problem(Problem.of(error))
+            return _problem(Problem.of(as_refusal(error)))
         except Refusal as refusal:
             return _problem(refusal.problem, refusal.headers)
         except ClientDisconnect:
