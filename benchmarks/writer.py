@@ -11,7 +11,6 @@ process has when it begins. Runs are interleaved, and the median is compared.
 
 from __future__ import annotations
 
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.samples.memory import peak_bytes
 from benchmarks.samples.people import COLUMNS, some_rows
 from calve import BatchOptimizationConfig, create_iceberg_writer
 from calve.lake import Lake
@@ -110,11 +110,11 @@ def stream(data: str, memory_bytes: str, total_bytes: str) -> None:
     table = f"streamed_{int(memory_bytes) // MIB}"
     with create_iceberg_writer(settings, "default", "default", table, batch=config) as writer:
         writer.write_batch(rows)
-        before = _peak_bytes()
+        before = peak_bytes()
         started = time.perf_counter()
         done = writer.write_batches(_copies(rows, int(total_bytes)))
         took = time.perf_counter() - started
-        more = _peak_bytes() - before
+        more = peak_bytes() - before
         print(
             f"write_batches         {int(total_bytes) / GIB:.0f} GiB, {done.rows:,} rows, "
             f"{done.files} files in {took:.0f} s   memory {more / MIB:,.0f} MiB   bound "
@@ -129,10 +129,6 @@ def _copies(rows: pa.RecordBatch, total_bytes: int) -> Iterator[pa.RecordBatch]:
     order = pa.array(np.random.default_rng(1).permutation(rows.num_rows))
     for _ in range(max(1, total_bytes // rows.nbytes)):
         yield rows.take(order)
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 ALL = {each.__name__: each for each in (single_batch, transaction_overhead, write_batches)}
