@@ -32,8 +32,9 @@ from calve.lake import Lake
 from calve.model import TableName
 from calve.pipeline.job import run_pieces
 from calve.pipeline.shapes import shape_of
-from calve.pipeline.work import LogPlace, Piece
+from calve.pipeline.work import Piece
 from calve.settings import load_settings
+from calve.sources.place import LogPlace
 from calve.tables.data_files import new_operation_id
 from calve.tables.letter_columns import DEAD_LETTER_COLUMNS
 from calve.tables.offsets import LogRange, commit_range

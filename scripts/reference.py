@@ -35,7 +35,6 @@ DIRECTORY: Final = ROOT / "docs" / "reference"
 # its name, or single keys. A unit test fails when the code begins to read one of them.
 RESERVED: Final = (
     "pipeline.sink",
-    "reader",
     "query",
     "auth",
 )
@@ -65,7 +64,7 @@ SECTION_NOTES: Final = {
     "pipeline": (
         "For [the pipeline](../operating/pipeline.md). A topic may have bounds of its own."
     ),
-    "state": "SQLite; PostgreSQL and etcd are refused in this version.",
+    "state": "SQLite for one machine, PostgreSQL for several; etcd is refused in this version.",
     "log": "For programs that call `configure_logs`; see [logs](../operating/logs.md).",
 }
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from calve.query.rows import Rows
     from calve.settings import Settings, load_settings
     from calve.storage import IcebergStorage, PersistentStorage, StorageStats
+    from calve.subscriptions import Batch, ReaderStats, TopicReader
     from calve.tables.evolution import (
         AddColumn,
         Describe,
@@ -45,6 +46,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AddColumn": "calve.tables.evolution",
+    "Batch": "calve.subscriptions",
     "BatchOptimizationConfig": "calve.writer",
     "CalveError": "calve.errors",
     "CatalogPoolConfig": "calve.writer",
@@ -61,6 +63,7 @@ _HOMES = {
     "Lake": "calve.lake",
     "MakeOptional": "calve.tables.evolution",
     "PersistentStorage": "calve.storage",
+    "ReaderStats": "calve.subscriptions",
     "RenameColumn": "calve.tables.evolution",
     "RetryConfig": "calve.writer",
     "Rows": "calve.query.rows",
@@ -70,6 +73,7 @@ _HOMES = {
     "Snapshot": "calve.tables.snapshots",
     "StorageStats": "calve.storage",
     "StreamMessage": "calve.topics.messages",
+    "TopicReader": "calve.subscriptions",
     "WidenColumn": "calve.tables.evolution",
     "WriteResult": "calve.writer",
     "WriterStats": "calve.writer",
@@ -83,6 +87,7 @@ _HOMES = {
 
 __all__ = [
     "AddColumn",
+    "Batch",
     "BatchOptimizationConfig",
     "CalveError",
     "CatalogPoolConfig",
@@ -99,6 +104,7 @@ __all__ = [
     "Lake",
     "MakeOptional",
     "PersistentStorage",
+    "ReaderStats",
     "RenameColumn",
     "RetryConfig",
     "Rows",
@@ -108,6 +114,7 @@ __all__ = [
     "Snapshot",
     "StorageStats",
     "StreamMessage",
+    "TopicReader",
     "WidenColumn",
     "WriteResult",
     "WriterStats",

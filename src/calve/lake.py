@@ -15,12 +15,16 @@ from calve.settings import Settings
 from calve.tables.catalog import LakeCatalog
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
 
     from calve.ingest import Intake, Produced, TopicOffsets
     from calve.ingest.dead_letters.box import DeadLetters
     from calve.query.rows import Rows
     from calve.service.serving import Serving
+    from calve.subscriptions import OnRollback, Start, TopicReader
+    from calve.subscriptions.opening import Readers
     from calve.topics.control import PipelineControl
     from calve.writer import BatchOptimizationConfig, IcebergTableWriter, RetryConfig
 
@@ -99,6 +103,41 @@ class Lake:
     def flush(self, topic: str, timeout_seconds: float = 60) -> TopicOffsets:
         """Return when every row that was acknowledged before is in the table."""
         return self.intake.flush(TableName.parse(topic), timeout_seconds)
+
+    def read(  # noqa: PLR0913
+        self,
+        topic: str,
+        start: Start = "earliest",
+        *,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        partitions: Sequence[int] | None = None,
+        follow: bool = True,
+        on_rollback: OnRollback = "fail",
+    ) -> TopicReader:
+        """Every row of a topic from a place on, in the order of offsets, once each; then new ones.
+
+        `start` is "earliest", "latest", an offset, `{partition: offset}` or a datetime. `where`
+        and `columns` choose as in a query. Without `follow` it ends with what is durable now.
+        If the table is rolled back behind the reader, it fails, goes on all the same ("skip"), or
+        goes back too ("from"). Close it before the lake.
+        """
+        return self._readers.read(
+            self.catalog,
+            TableName.parse(topic),
+            start,
+            where=where,
+            columns=columns,
+            partitions=partitions,
+            follow=follow,
+            on_rollback=on_rollback,
+        )
+
+    @cached_property
+    def _readers(self) -> Readers:
+        from calve.subscriptions.opening import Readers
+
+        return Readers(self.settings)
 
     def dead_letters(self, topic: str) -> DeadLetters:
         """The rows that a topic could not take: to list, show, replay and discard."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from calve.connections import settings_of
 from calve.errors import InvalidRequest, Unavailable
 from calve.ingest.messages import ensure_message_topic, message_topic
+from calve.ingest.refusals import refusing
 from calve.lake import Lake
 from calve.model import TableName
 from calve.topics.messages import message_batch, messages_of
@@ -92,7 +93,8 @@ class IcebergStorage:
             return []
         batch = message_batch(messages, now=intake.clock.now())
         pending = intake.submit(name, batch, producer=producer, sequence=sequence)
-        done = pending.wait()
+        with refusing():
+            done = pending.wait()
         if done.first is None or done.end is None:
             raise InvalidRequest(
                 f"sequence {sequence} of {producer!r} was stored too long ago for its offsets to "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -48,12 +49,30 @@ class _Resize:
 _FileOperation = _Write | _Resize
 
 
+class _Mapping(bytearray):
+    """What a reader has mapped: as long as it was then, and with what is written since."""
+
+
 @dataclass(slots=True)
 class _Inode:
     number: int
     synced: bytearray = field(default_factory=bytearray)
     cached: bytearray = field(default_factory=bytearray)
     unsynced: list[_FileOperation] = field(default_factory=list)
+    mappings: list[weakref.ref[_Mapping]] = field(default_factory=list)
+
+    def apply(self, operation: _FileOperation) -> None:
+        _apply(self.cached, operation)
+        self.unsynced.append(operation)
+        for mapping in filter(None, (each() for each in self.mappings)):
+            now = self.cached[: len(mapping)]
+            mapping[: len(now)] = now
+
+    def mapped(self) -> memoryview:
+        mapping = _Mapping(self.cached)
+        self.mappings = [each for each in self.mappings if each() is not None]
+        self.mappings.append(weakref.ref(mapping))
+        return memoryview(mapping).toreadonly()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +141,7 @@ class SimulatedDisk:
         return bytes(self._find(path).cached[:length])
 
     def map(self, path: Path) -> memoryview:
-        return memoryview(bytes(self._find(path).cached))
+        return self._find(path).mapped()
 
     def exists(self, path: Path) -> bool:
         self._live()
@@ -200,6 +219,8 @@ class SimulatedDisk:
         found = SimulatedDisk()
         found._next_inode = self._next_inode
         found._inodes = copy.deepcopy(self._inodes)
+        for inode in found._inodes.values():
+            inode.mappings = []
         found._directories = copy.deepcopy(self._directories)
         return found
 
@@ -265,9 +286,9 @@ class _SimulatedFile:
         try:
             self._disk._begin("write")
         except PartialWrite as partial:
-            self._apply(_Write(position, content[: len(content) // 2]))
+            self._inode.apply(_Write(position, content[: len(content) // 2]))
             raise partial.error from None
-        self._apply(_Write(position, content))
+        self._inode.apply(_Write(position, content))
         self._disk._end()
         return len(content)
 
@@ -284,13 +305,13 @@ class _SimulatedFile:
 
     def truncate(self, length: int) -> None:
         self._disk._begin("truncate")
-        self._apply(_Resize(length))
+        self._inode.apply(_Resize(length))
         self._disk._end()
 
     def preallocate(self, length: int) -> None:
         self._disk._begin("preallocate")
         if length > len(self._inode.cached):
-            self._apply(_Resize(length))
+            self._inode.apply(_Resize(length))
         self._disk._end()
 
     def size(self) -> int:
@@ -298,10 +319,6 @@ class _SimulatedFile:
 
     def close(self) -> None:
         pass
-
-    def _apply(self, operation: _FileOperation) -> None:
-        _apply(self._inode.cached, operation)
-        self._inode.unsynced.append(operation)
 
 
 class PartialWrite(Exception):

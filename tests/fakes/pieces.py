@@ -15,8 +15,9 @@ from pyiceberg.types import IntegerType, LongType, NestedField, TimestamptzType
 from calve.lake import Lake
 from calve.model import TableName
 from calve.pipeline.shapes import shape_of
-from calve.pipeline.work import LogPlace, Piece, PieceDone
+from calve.pipeline.work import Piece, PieceDone
 from calve.protocol import error_of
+from calve.sources.place import LogPlace
 from calve.tables.data_files import new_operation_id
 from calve.tables.letter_columns import DEAD_LETTER_COLUMNS
 from calve.tables.offsets import LogRange, RangeCommit, commit_range

@@ -17,10 +17,10 @@ from calve.clock import Clock
 from calve.ingest import Intake
 from calve.model import TableName
 from calve.pipeline.pipeline import Pipeline
-from calve.pipeline.source import Sources
 from calve.pipeline.task import work_on
 from calve.pipeline.work import Piece, PieceDone
 from calve.settings import Settings
+from calve.sources.entries import Sources
 from calve.state import State, open_state
 from calve.tables.catalog import LakeCatalog
 from calve.topics import TopicSpec

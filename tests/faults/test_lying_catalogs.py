@@ -9,116 +9,34 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any
 from uuid import uuid4
 
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-import calve.tables.catalogs.postgres as postgres_module
 from calve.errors import Conflict, Unavailable, UnknownOutcome
-from calve.settings import Settings
 from calve.tables.catalog import LakeCatalog
 from calve.tables.commit import TableCommit
 from calve.tables.data_files import new_operation_id, write_data_files
 from calve.tables.staging import Edit
 from calve.tables.translate import translating
 from tests.conftest import MakeCatalogSettings
-from tests.contract.backends import postgres_uri
 from tests.fakes import feed as feeding
 from tests.fakes.feed import Parcel, log_range, parcel
 from tests.fakes.lying_catalog import unreliable
-from tests.servers import faults
-from tests.servers.faults import Fault, Faults
-from tests.servers.fixtures import ServeFront, ServeTcpFront
-from tests.servers.front import Request
-from tests.servers.postgres import Postgres
-from tests.servers.rest import Rest
+from tests.faults.conftest import SLOW_SECONDS, Wire
 
 RUNS_PER_TABLE = 10
 SEND_MAX = 60
 TRIES = {"commit.retry.num-retries": "3"}
 MAY_PASS = (Conflict, Unavailable, UnknownOutcome)
-SLOW_SECONDS, PATIENCE_MS = 0.7, 400
 
 RUNS = pytest.mark.parametrize("runs", [40, pytest.param(1000, marks=pytest.mark.torture)])
-
-
-@dataclass(frozen=True)
-class Wire:
-    """A connection to a catalog, with faults on demand."""
-
-    honest: Settings
-    settings: Settings
-    faults: Faults[Any]
-    lies: Sequence[tuple[Fault, Callable[[Any], bool]]]
-
-
-@pytest.fixture(params=["rest", "postgres"])
-def wire(
-    request: pytest.FixtureRequest,
-    catalog_settings: MakeCatalogSettings,
-    serve_front: ServeFront,
-    serve_tcp_front: ServeTcpFront,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Wire:
-    if request.param == "rest":
-        server: Rest = request.getfixturevalue("rest_server")
-        front = serve_front(server.port)
-        patience = {"catalog__properties__rest.client.socket-timeout-ms": PATIENCE_MS}
-        settings = catalog_settings("rest", catalog__uri=front.url, **patience)
-        return Wire(catalog_settings("rest"), settings, front.faults, REST_LIES)
-    database: Postgres = request.getfixturevalue("postgres_database")
-    tcp_front = serve_tcp_front(database.port)
-    monkeypatch.setattr(postgres_module, "_ANSWER_SECONDS_MAX", PATIENCE_MS / 1000)
-    uri = postgres_uri(database.through(tcp_front.port))
-    settings = catalog_settings("postgres", catalog__uri=uri)
-    return Wire(catalog_settings("postgres"), settings, tcp_front.faults, POSTGRES_LIES)
-
-
-def is_commit(request: Request) -> bool:
-    return request.method == "POST" and "/tables/" in request.path
-
-
-REST_LIES = [
-    (fault, is_commit)
-    for fault in (
-        faults.reset(),
-        faults.drop_answer(),
-        faults.delay(SLOW_SECONDS),
-        faults.delay_answer(SLOW_SECONDS),
-        faults.refuse(409),
-        faults.refuse(500),
-        faults.refuse(503),
-        faults.deny_after(409),
-        faults.deny_after(500),
-        faults.deny_after(503),
-    )
-]
-
-
-def says_commit(data: bytes) -> bool:
-    return b"COMMIT" in data
-
-
-def says_update(data: bytes) -> bool:
-    return b"UPDATE iceberg_tables" in data
-
-
-POSTGRES_LIES = [
-    (faults.reset(), says_update),
-    (faults.delay(SLOW_SECONDS), says_update),
-    (faults.reset(), says_commit),
-    (faults.drop_answer(), says_commit),
-    (faults.delay(SLOW_SECONDS), says_commit),
-    (faults.delay_answer(SLOW_SECONDS), says_commit),
-]
 
 
 class Story:

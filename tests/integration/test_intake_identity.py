@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from calve.clock import SystemClock
 from calve.errors import Conflict, InvalidRequest, NotFound
 from calve.ingest import Intake
 from calve.ingest.attached import Attachments
+from calve.ingest.kept_log import KeptLog
 from calve.ingest.readers import ReaderPool
 from calve.lake import Lake
 from calve.model import TableName
@@ -21,7 +22,7 @@ from calve.settings import Settings
 from calve.state import open_state
 from calve.state.sqlite import SqliteState
 from calve.topics import TopicRegistry, TopicSpec
-from calve.wal import Log
+from calve.wal import Log, LogOptions
 from tests.conftest import MakeSettings
 from tests.fakes.topic_table import feed, make_topic_table
 
@@ -197,9 +198,9 @@ def registry(tmp_path: Path) -> Iterator[TopicRegistry]:
 @contextmanager
 def attachments(directory: Path, registry: TopicRegistry) -> Iterator[tuple[Attachments, Log]]:
     state = SqliteState(directory.parent / "state.db", clock=SystemClock())
-    with Log(directory) as log:
-        yield Attachments(state, registry, log, ReaderPool(log), partition=0), log
-    state.close()
+    kept = KeptLog(directory, LogOptions(), clock=SystemClock())
+    with closing(state), closing(kept):
+        yield Attachments(state, registry, kept, ReaderPool(kept), partition=0), kept.current
 
 
 def test_a_topic_made_again_meanwhile_does_not_get_the_rows_of_the_one_before(

@@ -180,7 +180,7 @@ def test_a_service_that_is_silent_holds_up_nobody(
     make_settings: MakeSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("calve.pipeline.remote_log._ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr("calve.sources.remote_log._ANSWER_SECONDS", 2.0)
     with Intake(elsewhere) as intake:
         for number in range(3):
             submit(intake, f"far{number}", *rows(1))
@@ -202,7 +202,7 @@ def test_a_service_that_was_gone_is_heard_again(
     make_settings: MakeSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("calve.pipeline.remote_log._ASK_SECONDS", 0.05)
+    monkeypatch.setattr("calve.sources.remote_log._ASK_SECONDS", 0.05)
     with Intake(elsewhere) as intake:
         with FlightServer(intake) as server:
             submit(intake, "far", *rows(0))
@@ -226,7 +226,7 @@ def test_rows_from_elsewhere_are_never_newer_than_the_topic_that_they_are_read_w
     make_settings: MakeSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("calve.pipeline.remote_log._ASK_SECONDS", 0.01)
+    monkeypatch.setattr("calve.sources.remote_log._ASK_SECONDS", 0.01)
     works = lake_site.state.pipeline_orders
     sent = 1
 

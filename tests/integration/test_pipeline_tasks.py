@@ -19,11 +19,11 @@ from calve.errors import CalveError, Conflict, NotFound, Unavailable
 from calve.lake import Lake
 from calve.model import TableName
 from calve.pipeline.shapes import table_of
-from calve.pipeline.source import Sources
 from calve.pipeline.task import work_on
 from calve.pipeline.work import Piece, PieceDone
 from calve.protocol import error_of
 from calve.settings import Settings
+from calve.sources.entries import Sources
 from calve.tables.column_memory import ColumnMemory
 from calve.topics import TopicChange
 from tests.conftest import MakeSettings

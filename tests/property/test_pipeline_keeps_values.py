@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from calve.errors import InvalidRequest
 from calve.lake import Lake
-from calve.pipeline.source import Sources
 from calve.pipeline.task import work_on
 from calve.settings import load_settings
+from calve.sources.entries import Sources
 from calve.topics import TopicSpec
 from calve.topics.fit import schema_of_first
 from tests.fakes.pieces import Feed, succeeded

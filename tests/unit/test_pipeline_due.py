@@ -13,8 +13,8 @@ from calve.errors import Unavailable
 from calve.pipeline.backoff import Health
 from calve.pipeline.due import SMALL_BYTES, FlushLimits, Pace, Waiting
 from calve.pipeline.plan import FileRatio, cut, pieces_of
-from calve.pipeline.work import LogPlace
 from calve.settings import RetrySettings
+from calve.sources.place import LogPlace
 from calve.wal.extent import Extent
 from tests.fakes.clocks import HandClock
 

@@ -124,29 +124,31 @@ class Rewrite:
             return self._run(plan)
 
     def _run(self, plan: Callable[[], FileChanges]) -> Change:
-        changes = FileChanges()
+        sent: list[tuple[Edit, FileChanges]] = []
 
         def attempt() -> Committed:
-            nonlocal changes
             changes = plan()
             if not (changes.removed or changes.added or changes.properties):
                 raise _NothingToDo
             summary = {"calve.operation": self._operation_id}
             edit = Edit(changes.added, changes.removed, summary, changes.properties)
             branch = self._commit.branch
-            return self._commit.attempt(
-                with_record(self.table, edit, changes.removals, branch=branch)
-            )
+            edit = with_record(self.table, edit, changes.removals, branch=branch)
+            sent.append((edit, changes))
+            return self._commit.attempt(edit)
 
         try:
-            snapshot_id = self._commit.repeat(attempt).snapshot_id
-            self.drop(set(self._written) - {file.file_path for file in changes.added})
+            done = self._commit.repeat(attempt)
         except _NothingToDo:
+            return self._described(None, FileChanges())
+        finally:
             self.drop(list(self._written))
-            snapshot_id = None
-        except BaseException:
-            self.drop(list(self._written))
-            raise
+        # Of several attempts it need not be the last one that came true.
+        return self._described(
+            done.snapshot_id, next(changes for edit, changes in sent if edit is done.edit)
+        )
+
+    def _described(self, snapshot_id: int | None, changes: FileChanges) -> Change:
         return Change(
             self._name,
             self._operation,
@@ -202,7 +204,7 @@ class Rewrite:
         return FileResult(count, outputs, found)
 
     def drop(self, paths: Iterable[str]) -> None:
-        """Delete files of this change that will not be part of the table, if that is certain."""
+        """Delete files of this change, except those that are or may become part of the table."""
         listed = list(paths)
         for path in listed:
             self._written.pop(path, None)

@@ -8,25 +8,29 @@ rid of them. A topic and a log that do not belong together stop that topic, and 
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
 
-from calve.errors import Conflict, NotFound
+from calve.errors import CalveError, Conflict, Corruption, NotFound
 from calve.topics.fit import Fitter
 from calve.topics.topic import Binding
 from calve.wal import Claim
 from calve.wal.identity import require_stream
 
 if TYPE_CHECKING:
+    from calve.ingest.kept_log import KeptLog
     from calve.ingest.readers import ReaderPool
     from calve.model import TableName
     from calve.state import State
     from calve.topics.registry import TopicRegistry
     from calve.topics.topic import Topic
     from calve.wal import Log, Stream
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Attached:
@@ -67,16 +71,31 @@ class Meter:
 
 class Attachments:
     def __init__(
-        self, state: State, registry: TopicRegistry, log: Log, readers: ReaderPool, partition: int
+        self,
+        state: State,
+        registry: TopicRegistry,
+        log: KeptLog,
+        readers: ReaderPool,
+        partition: int,
     ) -> None:
         self._state = state
         self._registry = registry
-        self._log = log
+        self._kept = log
         self._readers = readers
         self._partition = partition
         self._lock = threading.RLock()
         self._attached: dict[TableName, Attached] = {}
+        self._problems: dict[TableName, CalveError] = {}
         self._seen_change: int | None = None
+
+    @property
+    def _wal(self) -> Log:
+        return self._kept.current
+
+    @property
+    def problems(self) -> dict[TableName, CalveError]:
+        """Topics that do not go on here, and why; as they were found when the log was opened."""
+        return dict(self._problems)
 
     def known(self, name: TableName) -> Attached | None:
         """The topic, if it was used here before. Costs one look-up."""
@@ -95,6 +114,25 @@ class Attachments:
             return found
         with self._lock:
             return self._attached.get(name) or self._attach(self._registry.topic(name))
+
+    def attach_all(self) -> None:
+        """Look at each topic that has rows here; one that does not belong here stops alone."""
+        self.end_deleted()
+        for topic in self._registry.list():
+            if self._partition in topic.partitions:
+                try:
+                    self.attach(topic.name)
+                except (Conflict, Corruption, NotFound) as error:
+                    self._problems[topic.name] = error
+                    _log.error("topic %s stops: %s", topic.name, error.message)
+
+    def attach_anew(self) -> None:
+        """Look at all topics again, because the log was opened again: others may have had it."""
+        with self._lock:
+            self._readers.close()
+            self._attached.clear()
+            self._problems.clear()
+            self.attach_all()
 
     def replace(self, attached: Attached, topic: Topic) -> Attached:
         """The topic as it is now; again from the beginning if it is another one."""
@@ -138,9 +176,9 @@ class Attachments:
         if not ended:
             return
         with self._lock:
-            for stream in self._log.streams:
+            for stream in self._wal.streams:
                 if stream.id in ended:
-                    self._log.delete_stream(stream)
+                    self._wal.delete_stream(stream)
                     self._state.forget_ended(stream.id)
 
     def _attach(self, topic: Topic) -> Attached:
@@ -150,6 +188,7 @@ class Attachments:
         else:
             stream = self._own_stream(topic, binding)
         attached = self._attached[topic.name] = Attached(topic, stream, Meter())
+        self._problems.pop(topic.name, None)
         return attached
 
     def _bound(self, topic: Topic) -> tuple[Topic, Stream]:
@@ -157,14 +196,14 @@ class Attachments:
         first = topic.first_offsets.get(self._partition, 0)
         stream = self._find(topic.name)
         if stream is None:
-            stream = self._log.create_stream(topic.name, self._partition, first)
-        elif stream.first_offset != first or self._log.next_offset(stream) != first:
+            stream = self._wal.create_stream(topic.name, self._partition, first)
+        elif stream.first_offset != first or self._wal.next_offset(stream) != first:
             raise self._stray(topic, stream)
         return self.bind(topic, stream), stream
 
     def bind(self, topic: Topic, stream: Stream) -> Topic:
         """Write down that the stream is the topic's, unless another process was first."""
-        mine = Binding(self._log.log_id, stream.id)
+        mine = Binding(self._wal.log_id, stream.id)
 
         def change(now: Topic) -> Topic:
             other = now.partitions.get(self._partition, mine)
@@ -188,7 +227,7 @@ class Attachments:
             self._attached.pop(topic.name, None)
             stream = self._find(topic.name)
             if stream is not None:
-                self._log.delete_stream(stream)
+                self._wal.delete_stream(stream)
 
     def stray(self, name: TableName) -> Stream:
         """A stream with rows of a topic that the registry does not know."""
@@ -199,7 +238,7 @@ class Attachments:
 
     def _own_stream(self, topic: Topic, binding: Binding) -> Stream:
         stream = self._find(topic.name)
-        if binding.log_id != self._log.log_id:
+        if binding.log_id != self._wal.log_id:
             raise self._other_log(topic, binding)
         if stream is None or stream.id != binding.stream_id:
             raise self._other_stream(topic, binding.stream_id, stream)
@@ -212,25 +251,25 @@ class Attachments:
 
     def _find(self, name: TableName) -> Stream | None:
         try:
-            return self._log.stream(name, self._partition)
+            return self._wal.stream(name, self._partition)
         except NotFound:
             return None
 
     def _other_log(self, topic: Topic, binding: Binding) -> Conflict:
         return Conflict(
             f"partition {self._partition} of topic {topic.name} is in log {binding.log_id}, and "
-            f"{self._log.directory} holds log {self._log.log_id}",
+            f"{self._wal.directory} holds log {self._wal.log_id}",
             hint="bring back that log's directory. If two processes take rows in, give each a "
             "partition of its own (ingest.partition). If the log is lost for good, "
             f"`calve topic alter {topic.name} --new-log` goes on in this one where the table ends",
-            context={"expected": str(binding.log_id), "found": str(self._log.log_id)},
+            context={"expected": str(binding.log_id), "found": str(self._wal.log_id)},
         )
 
     def _other_stream(self, topic: Topic, expected: UUID, stream: Stream | None) -> Conflict:
         found = "has no stream of it" if stream is None else f"has stream {stream.id}"
         return Conflict(
-            f"topic {topic.name} has its rows in stream {expected}, but log {self._log.log_id} "
-            f"in {self._log.directory} {found}: the log or the state is older than the other",
+            f"topic {topic.name} has its rows in stream {expected}, but log {self._wal.log_id} "
+            f"in {self._wal.directory} {found}: the log or the state is older than the other",
             hint="bring back the newer one of the two. If it is lost for good, "
             f"`calve topic alter {topic.name} --new-log` goes on where the table ends",
             context={"expected": str(expected), "found": str(stream.id) if stream else "none"},
@@ -238,9 +277,9 @@ class Attachments:
 
     def _stray(self, topic: Topic, stream: Stream) -> Conflict:
         return Conflict(
-            f"log {self._log.log_id} holds rows of a topic {topic.name} in stream {stream.id}, "
+            f"log {self._wal.log_id} holds rows of a topic {topic.name} in stream {stream.id}, "
             "which the registry does not know: the state was lost or set back",
             hint="bring the state back from a copy; or take the rows over with "
             f"`calve topic create {topic.name} --adopt`",
-            context={"found": str(stream.id), "log_id": str(self._log.log_id)},
+            context={"found": str(stream.id), "log_id": str(self._wal.log_id)},
         )

@@ -7,27 +7,27 @@ called from any thread.
 
 from __future__ import annotations
 
-import logging
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
 from calve.clock import Clock, SystemClock
-from calve.errors import CalveError, Conflict, Fenced, Unavailable
+from calve.errors import CalveError, Fenced, Unavailable, UnknownOutcome
 from calve.ingest.admission import Admission
 from calve.ingest.attached import Attached, Attachments
 from calve.ingest.creation import TopicCreation
 from calve.ingest.keeper import Keeper
+from calve.ingest.kept_log import KeptLog
 from calve.ingest.prepare import bytes_of, parts_of, prepare
 from calve.ingest.readers import ReaderPool
-from calve.ingest.refusals import as_refusal
+from calve.ingest.refusals import as_refusal, refusing
 from calve.protocol import LogEnds
 from calve.state import open_state
 from calve.topics.control import PipelineControl
 from calve.topics.registry import TopicRegistry
-from calve.wal import Log, LogOptions
+from calve.wal import LogOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,10 +39,9 @@ if TYPE_CHECKING:
     from calve.state import State
     from calve.tables.catalog import LakeCatalog
     from calve.topics.topic import Topic, TopicChange, TopicSpec
-    from calve.wal import Acknowledgement, Entry, PendingAppend, Stream
+    from calve.wal import Acknowledgement, Entry, Files, Log, PendingAppend, Stream
     from calve.wal.payload import Part
 
-_log: Final = logging.getLogger(__name__)
 _POLL_SECONDS_MIN: Final = 0.01
 _POLL_SECONDS_MAX: Final = 0.2
 
@@ -74,7 +73,12 @@ class Intake:
     """Takes rows into topics. A context manager; `close` gives every append its outcome."""
 
     def __init__(
-        self, settings: Settings, *, partition: int | None = None, clock: Clock | None = None
+        self,
+        settings: Settings,
+        *,
+        partition: int | None = None,
+        clock: Clock | None = None,
+        files: Files | None = None,
     ) -> None:
         """Open the log for writing and the registry; Conflict if another process has the log."""
         assert settings.wal.path is not None
@@ -83,26 +87,34 @@ class Intake:
         self.admission = Admission(settings.ingest.memory_bytes_max)
         self._clock = clock or SystemClock()
         self._is_ending = threading.Event()
-        self._problems: dict[TableName, CalveError] = {}
         with ExitStack() as opening:  # whatever was opened is closed again if the rest fails
             self._state = open_state(settings, clock=self._clock)
             opening.callback(self._state.close)
             options = LogOptions.of(settings.wal)
-            self.log = Log(settings.wal.path, options, clock=self._clock)
-            opening.callback(self.log.close)
+            self._kept = KeptLog(settings.wal.path, options, clock=self._clock, files=files)
+            opening.callback(self._kept.close)
             self._set_up(settings)
             opening.pop_all()
 
     def _set_up(self, settings: Settings) -> None:
         self._registry = TopicRegistry(self._state, clock=self._clock)
-        self._readers = ReaderPool(self.log)
+        self._readers = ReaderPool(self._kept)
         self._attachments = Attachments(
-            self._state, self._registry, self.log, self._readers, self.partition
+            self._state, self._registry, self._kept, self._readers, self.partition
         )
         self._creation = TopicCreation(settings, self._registry, self._clock)
-        self._attachments.end_deleted()
-        self._attach_all()
-        self._keeper = Keeper(self.log, self._state, self._attachments, self.partition)
+        self._attachments.attach_all()
+        self._keeper = Keeper(self._kept, self._state, self._attachments, self.partition)
+
+    @property
+    def log(self) -> Log:
+        """The log as it is open now; another one after it stopped and was opened again."""
+        return self._kept.current
+
+    @property
+    def stopped(self) -> CalveError | None:
+        """Why no rows are taken in for now, if the log has stopped and could not be opened."""
+        return self._kept.stopped
 
     @property
     def clock(self) -> Clock:
@@ -123,8 +135,8 @@ class Intake:
 
     @property
     def problems(self) -> Mapping[TableName, CalveError]:
-        """Topics that do not go on here, and why; as they were found at the opening."""
-        return dict(self._problems)
+        """Topics that do not go on here, and why; as they were found when the log was opened."""
+        return self._attachments.problems
 
     @property
     def pipeline(self) -> PipelineControl:
@@ -141,7 +153,7 @@ class Intake:
         topic = self._creation.create(name, spec)
         if stray is not None:
             self._attachments.bind(topic, stray)
-        return self._attachments.attach(name).topic
+        return self._attach(name).topic
 
     def alter_topic(self, name: TableName, change: TopicChange) -> Topic:
         self._registry.alter(name, change)
@@ -151,7 +163,8 @@ class Intake:
         """Forget a topic and its rows in the log; its table, if there is one, stays."""
         topic = self._registry.delete(name)
         self._attachments.forget(name)
-        self._attachments.end_deleted()
+        with suppress(Fenced, UnknownOutcome):  # it goes with the next opening of the log
+            self._attachments.end_deleted()
         return topic
 
     def adopt_new_log(self, name: TableName) -> int:
@@ -164,10 +177,10 @@ class Intake:
         known = self._state.committed(topic.id, self.partition)
         reached = self._creation.committed_in_table(topic, self.partition)
         first = max(known.offset if known else 0, reached or 0)
-        self._attachments.begin_anew(topic, first)
+        with refusing():
+            self._attachments.begin_anew(topic, first)
         self._state.reset_committed(topic.id, self.partition, log_id=self.log.log_id, offset=first)
-        self._attachments.attach(name)
-        self._problems.pop(name, None)
+        self._attach(name)
         return first
 
     def submit(
@@ -204,7 +217,8 @@ class Intake:
         attached = self._attachments.known(name)
         if attached is None or producer is None or sequence is None:
             return None
-        return self.log.repeated(attached.stream, producer, sequence)
+        with refusing():
+            return self.log.repeated(attached.stream, producer, sequence)
 
     def _submit(
         self,
@@ -250,11 +264,14 @@ class Intake:
         return self._attachments.replace(attached, now)
 
     def _renewed(self, name: TableName) -> Attached:
-        attached = self._attachments.attach(name)
-        return self._attachments.replace(attached, self._registry.topic(name))
+        return self._attachments.replace(self._attach(name), self._registry.topic(name))
+
+    def _attach(self, name: TableName) -> Attached:
+        with refusing():
+            return self._attachments.attach(name)
 
     def offsets(self, name: TableName) -> TopicOffsets:
-        attached = self._attachments.attach(name)
+        attached = self._attach(name)
         with self._readers.reader() as reader:
             offsets = reader.offsets(attached.stream)
         return TopicOffsets(offsets.first, offsets.durable, self._committed(attached))
@@ -272,7 +289,7 @@ class Intake:
 
     def read(self, name: TableName, start: int, end: int | None = None) -> Iterator[Entry]:
         """The log's entries from `start` up to `end`, or to what is durable now."""
-        return self._entries(self._attachments.attach(name).stream, start, end)
+        return self._entries(self._attach(name).stream, start, end)
 
     def _entries(self, stream: Stream, start: int, end: int | None) -> Iterator[Entry]:
         with self._readers.reader() as reader:
@@ -283,7 +300,7 @@ class Intake:
 
         Unavailable after the time-out, with how far it is.
         """
-        attached = self._attachments.attach(name)
+        attached = self._attach(name)
         wanted = self.request_flush(name)
         deadline = self._clock.monotonic() + timeout_seconds
         pause = _POLL_SECONDS_MIN
@@ -296,16 +313,18 @@ class Intake:
             pause = min(2 * pause, _POLL_SECONDS_MAX)
         return self.offsets(name)
 
+    def sync(self) -> None:
+        """Return when whatever was submitted is on the disk, whatever the log's mode of syncing."""
+        with refusing():
+            self.log.flush()
+
     def request_flush(self, name: TableName) -> int:
         """Have the pipeline bring what was acknowledged before the call to the table, at once.
 
         Returns the end of it: what a flush waits for.
         """
-        attached = self._attachments.attach(name)
-        try:
-            self.log.flush()
-        except Fenced as error:
-            raise as_refusal(error) from error
+        attached = self._attach(name)
+        self.sync()
         wanted = self.offsets(name).durable
         if wanted > attached.stream.first_offset:
             self._state.request_flush(attached.topic.id, self.partition, wanted)
@@ -317,7 +336,7 @@ class Intake:
         return known.topic if known else self._registry.find(name)
 
     def stats(self, name: TableName) -> TopicStats:
-        attached = self._attachments.attach(name)
+        attached = self._attach(name)
         offsets = self.offsets(name)
         kept = self._state.bytes_appended(attached.topic.id, self.partition)
         return TopicStats(
@@ -333,7 +352,8 @@ class Intake:
 
     def trim(self) -> int:
         """Let go now of what is in the tables and old enough; how many segments went."""
-        return self._keeper.trim()
+        with refusing():
+            return self._keeper.trim()
 
     def close(self) -> None:
         """Finish what was submitted, every handle with its outcome, and let go of everything."""
@@ -344,19 +364,9 @@ class Intake:
             closing.callback(self._state.close)
             closing.callback(self._creation.close)
             closing.callback(self._readers.close)
-            closing.callback(self.log.close)
+            closing.callback(self._kept.close)
             self._keeper.close()
             self._keeper.save_counts()
-
-    def _attach_all(self) -> None:
-        """Look at each topic that has rows here; one that does not belong here stops alone."""
-        for topic in self._registry.list():
-            if self.partition in topic.partitions:
-                try:
-                    self._attachments.attach(topic.name)
-                except Conflict as error:
-                    self._problems[topic.name] = error
-                    _log.error("topic %s stops: %s", topic.name, error.message)
 
     def _require_open(self) -> None:
         if self._is_ending.is_set():

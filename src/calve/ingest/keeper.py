@@ -1,4 +1,4 @@
-"""The thread behind an intake: trims the log, notices what others changed, keeps counts."""
+"""The thread behind an intake: trims the log and opens it again, sees others' changes, counts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from calve.ingest.attached import Attachments
+    from calve.ingest.kept_log import KeptLog
     from calve.state import State
-    from calve.wal import Log
 
 _log: Final = logging.getLogger(__name__)
 REFRESH_SECONDS: Final = 1.0
@@ -23,7 +23,9 @@ TRIM_SECONDS: Final = 5.0
 
 
 class Keeper:
-    def __init__(self, log: Log, state: State, attachments: Attachments, partition: int) -> None:
+    def __init__(
+        self, log: KeptLog, state: State, attachments: Attachments, partition: int
+    ) -> None:
         self._wal = log
         self._state = state
         self._attachments = attachments
@@ -39,6 +41,11 @@ class Keeper:
         while not self._is_ending.wait(REFRESH_SECONDS):
             rounds += 1
             try:
+                if self._wal.reopen_if_due():
+                    self.save_counts()
+                    self._attachments.attach_anew()
+                if self._wal.current.is_fenced:
+                    continue
                 self._attachments.refresh()
                 if rounds % int(TRIM_SECONDS / REFRESH_SECONDS) == 0:
                     self.trim()
@@ -54,7 +61,7 @@ class Keeper:
 
     def trim(self) -> int:
         """Let go of what is in the tables; how many segments went."""
-        return self._wal.trim()
+        return self._wal.current.trim()
 
     @contextmanager
     def _committed(self) -> Iterator[dict[UUID, int]]:
@@ -64,7 +71,7 @@ class Keeper:
             yield {
                 attached.stream.id: found.offset
                 for attached, found in offsets
-                if found is not None and found.log_id == self._wal.log_id
+                if found is not None and found.log_id == self._wal.current.log_id
             }
 
     def save_counts(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from calve.errors import InvalidRequest
+from calve.ingest.refusals import refusing
 from calve.tables.inputs.fitting import RowFitter
 from calve.tables.inputs.parts import Columns, read_parts
 
@@ -51,7 +52,8 @@ def produce(
     for parts in _appends(intake, name, rows, is_one=producer is not None):
         row_count += sum(part.num_rows for part in parts)
         pending = intake.submit(name, parts, producer=producer, sequence=sequence)
-        appends.append(pending.wait())
+        with refusing():
+            appends.append(pending.wait())
     if not appends:
         raise InvalidRequest("there are no rows", hint="give at least one")
     first, last = appends[0], appends[-1]

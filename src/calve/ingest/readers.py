@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from calve.wal import Log, LogReader
+    from calve.ingest.kept_log import KeptLog
+    from calve.wal import LogReader
 
 _IDLE_MAX: Final = 8
 
 
 class ReaderPool:
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: KeptLog) -> None:
         self._log = log
         self._idle: deque[LogReader] = deque()
 
@@ -25,7 +26,7 @@ class ReaderPool:
         try:
             reader = self._idle.pop()
         except IndexError:
-            reader = self._log.reader()
+            reader = self._log.current.reader()
         try:
             reader.refresh()
             yield reader

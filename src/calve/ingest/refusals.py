@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from calve.errors import CalveError, Fenced, Unavailable
 
-_RETRY_AFTER_MS: Final = 5_000
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RETRY_AFTER_MS: Final = 1_000
 
 
 def as_refusal(error: CalveError) -> CalveError:
@@ -19,9 +23,18 @@ def as_refusal(error: CalveError) -> CalveError:
         return error
     refusal = Unavailable(
         f"no rows are taken in: {error.message}",
-        hint=f"retry in {_RETRY_AFTER_MS} ms with the same producer and sequence; the service has "
+        hint=f"retry in {RETRY_AFTER_MS} ms with the same producer and sequence; the service tries "
         "to open its log again",
-        context={**error.context, "retry_after_ms": str(_RETRY_AFTER_MS)},
+        context={**error.context, "retry_after_ms": str(RETRY_AFTER_MS)},
     )
     refusal.__cause__ = error
     return refusal
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Around what uses the log: what is raised is what a producer should get."""
+    try:
+        yield
+    except Fenced as error:
+        raise as_refusal(error) from error

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from calve.clock import Clock
     from calve.model import TableName
     from calve.pipeline.feed import PartitionFeed
-    from calve.pipeline.logs import Logs
     from calve.settings import Settings
+    from calve.sources.logs import Logs
     from calve.state import State, TopicRecord
     from calve.topics.topic import Topic
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from calve.errors import CalveError
     from calve.pipeline.backoff import Health
     from calve.pipeline.due import Waiting
-    from calve.pipeline.source_log import SourceLog
     from calve.pipeline.work import TableShape
+    from calve.sources.source_log import SourceLog
     from calve.tables.offsets import LogRange
     from calve.tables.positions import Position
     from calve.topics.topic import Topic

@@ -24,12 +24,12 @@ from calve.pipeline.crew import Crew
 from calve.pipeline.dead_letters import DeadLetterCommits
 from calve.pipeline.job import run_pieces
 from calve.pipeline.lane import Lane
-from calve.pipeline.logs import Logs
 from calve.pipeline.prepare import Preparation
 from calve.pipeline.progress import ProgressReports
 from calve.pipeline.publish import Publishing
 from calve.pipeline.tables import TopicTables
 from calve.pipeline.waits import PATIENCE_SECONDS
+from calve.sources.logs import Logs
 from calve.spark.conf import is_local
 
 if TYPE_CHECKING:

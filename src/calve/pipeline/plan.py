@@ -12,7 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from calve.pipeline.source_log import SourceLog
+    from calve.sources.source_log import SourceLog
 
 # A file is to have so much of the table's target size.
 _SHARE_MIN: Final = 0.55

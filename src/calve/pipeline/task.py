@@ -15,14 +15,15 @@ import msgspec
 import pyarrow as pa
 
 from calve.errors import CalveError
-from calve.pipeline.rows import DeadLetters, TableRows, runs_of
+from calve.pipeline.rows import DeadLetters, TableRows
 from calve.pipeline.shapes import table_of
-from calve.pipeline.source import Sources
 from calve.pipeline.work import Piece, PieceDone
 from calve.protocol import problem_of
+from calve.sources.entries import Sources
 from calve.tables.data_files import PIECE_BYTES, DataFileWriter, target_bytes
 from calve.tables.file_sizes import FileSizes
 from calve.tables.schemas import schema_from_json
+from calve.topics.table_rows import runs_of
 from calve.wal import Kind
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class _PieceWork:
         last: Entry | None = None
         with self._writers:
             writer = self._writer(piece.table)
-            for run in runs_of(sources.entries(piece)):
+            for run in runs_of(sources.entries(piece.span)):
                 self._write(run, rows, writer)
                 last = run[-1]
             files, letters = self._finished(writer)

@@ -6,21 +6,11 @@ pieces that follow each other may make one commit. Nothing here opens anything.
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import msgspec
 
 from calve.protocol import Problem
+from calve.sources.place import LogPlace, LogSpan
 from calve.topics.topic import Topic
-
-
-class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the log of a partition is: on a disk that may be shared, and behind a service."""
-
-    log_id: UUID
-    stream_id: UUID
-    directory: str
-    flight: str | None = None  # where to ask for rows if the directory does not hold that log
 
 
 class TableShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +43,10 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: int  # how large a data file is meant to become
     set_aside: str = ""  # why all of its rows become dead letters, if somebody skips them
     log_bytes: int = 0  # about how much of the log it is, as far as the driver knows
+
+    @property
+    def span(self) -> LogSpan:
+        return LogSpan(self.topic.name, self.partition, self.place, self.start, self.end)
 
 
 class PieceDone(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from calve.condition import Condition, parse_condition
 from calve.errors import InvalidRequest, MissingPart
-from calve.query.engine import IDLE, NO_LIMITS, Limits, connect_confined, literal, quoted
+from calve.query.engine import IDLE, NO_LIMITS, Limits, literal, quoted
+from calve.query.row_filter import filtered
 from calve.query.rows import Rows, Shown
 from calve.query.stream import Budget, bounded, conform_table
 from calve.tables.answer_types import result_schema
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BATCH_ROWS: Final = 100_000
-_ROW: Final = "row"
 _LIMIT_MAX: Final = 2**63 - 1
 _WHAT: Final = "the query"
 
@@ -173,7 +173,7 @@ class Scan:
 
             batches = arrow_batches(read, self.condition)
         if self.condition:
-            batches = _filtered(batches, self.condition, read.columns, limits)
+            batches = filtered(batches, self.condition, limits)
         count = len(self.columns)
         for batch in batches:
             yield batch.select(range(count))
@@ -251,28 +251,6 @@ def _spark_condition(condition: Condition) -> str | None:
         return condition.spark_sql()
     except InvalidRequest:
         return None
-
-
-def _filtered(
-    batches: Iterator[pa.RecordBatch], condition: Condition, names: list[str], limits: Limits
-) -> Iterator[pa.RecordBatch]:
-    """The rows for which the condition is true, in DuckDB's eyes.
-
-    DuckDB gets the columns of the condition and gives back which rows; the others it need not know.
-    """
-    places = [names.index(name) for name in condition.columns]
-    row = next(f"{_ROW}{n}" for n in range(len(names) + 1) if f"{_ROW}{n}" not in names)
-    text = f"SELECT {row} FROM batch WHERE {condition.duckdb_filter()} ORDER BY {row}"  # noqa: S608
-    with connect_confined(limits=limits, reads_arrow=True) as connection:
-        for batch in batches:
-            seen = pa.table(
-                [*(batch.column(place) for place in places), pa.array(range(len(batch)))],
-                names=[*condition.columns, row],
-            )
-            connection.register("batch", seen)
-            kept = connection.execute(text).to_arrow_table()[row]
-            connection.unregister("batch")
-            yield batch.take(kept.combine_chunks()) if len(kept) < len(batch) else batch
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

@@ -64,6 +64,12 @@ class TableCache:
             found = self._loaded.get(name)
             return found[1] if found else None
 
+    def age_seconds(self, name: TableName) -> float | None:
+        """How long ago the table was loaded or changed here; None if it is not here."""
+        with self._lock:
+            found = self._loaded.get(name)
+        return None if found is None else self._clock.monotonic() - found[0]
+
     def keep(self, name: TableName, table: Table) -> None:
         """Have a table that was loaded, or changed, just now."""
         if self._ttl_seconds > 0:

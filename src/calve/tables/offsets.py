@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.table import Table
 
 from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.tables.commit import Committed, TableCommit
@@ -36,6 +36,7 @@ from calve.tables.positions import (
 )
 from calve.tables.ranges import Ranges
 from calve.tables.recording import Retirement
+from calve.tables.retention import bounded_metadata
 from calve.tables.retry import CommitRetry
 from calve.tables.staging import Edit
 from calve.tables.translate import translating
@@ -133,7 +134,7 @@ def commit_range(  # noqa: PLR0913
     in it and cannot get there any more; others are left for orphan removal.
     """
     _require_fitting(rows, edit)
-    commit = TableCommit(table, retry=retry)
+    commit = TableCommit(table, retry=retry, is_told_otherwise=True)
     judge = _Judge(rows, last_seen, replaces)
     retirement = Retirement()
     fitted = edit if edit.schema else replace(edit, schema=table.schema())
@@ -279,8 +280,7 @@ def _prepared(table: Table, rows: LogRange, edit: Edit, operation_id: str) -> Ed
 
 def _first_time(table: Table) -> dict[str, str]:
     """What a table that is fed all the time should have, set once, where nobody has set it."""
-    name = TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED
-    return {} if name in table.properties or has_positions(table) else {name: "true"}
+    return {} if has_positions(table) else bounded_metadata(table.properties)
 
 
 def _position(rows: LogRange, snapshot_id: int) -> Position:

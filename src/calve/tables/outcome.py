@@ -72,11 +72,11 @@ def leads_to(ref: str, snapshot_id: int | None) -> AssertRefSnapshotId:
 def read_after(error: Exception, read: Callable[[], _T]) -> _T:
     """What a reading after a failed commit finds; UnknownOutcome if that fails too.
 
-    That the table is gone says enough.
+    That the table is gone says enough, and so does a table in which nobody can tell any more.
     """
     try:
         return read()
-    except NotFound:
+    except (NotFound, UnknownOutcome):
         raise
     except Exception as unreadable:  # noqa: BLE001
         raise UnknownOutcome(

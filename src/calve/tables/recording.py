@@ -79,13 +79,15 @@ class Retirement:
         # None for those that cannot be read at all.
         self._read: dict[int, Removals | None] = {}
 
-    def making_room(self, table: Table, edit: Edit) -> Edit:
+    def making_room(self, table: Table, edit: Edit, *, made_by: str = "") -> Edit:
         """The edit, with the oldest snapshots to forget, and the record of what nobody recorded.
 
         A snapshot that is not read just now stays, with all that came after it. One that never
-        can, because only Spark can read it or a file of it is gone, is let go of.
+        can, because only Spark can read it or a file of it is gone, is let go of. `made_by` as in
+        `surplus_ids`.
         """
-        surplus = surplus_ids(table.metadata, snapshots_kept(table.metadata) - 1)
+        kept = snapshots_kept(table.metadata) - 1
+        surplus = surplus_ids(table.metadata, kept, made_by=made_by)
         removals, ids, held = Removals(), list[int](), set[int | None]()
         for snapshot in _told_by(table, surplus):
             if not self._is_settled(table, snapshot):

@@ -69,17 +69,22 @@ def messages_of(
 ) -> Iterator[StreamMessage]:
     """The messages in rows that were read, with their offsets."""
     for offset, row in enumerate(batch.to_pylist(), first_offset):
-        yield StreamMessage(
-            payload=row["payload"],
-            key=row.get("key"),
-            attributes=dict(row.get("attributes") or ()),
-            publish_time=row.get("publish_time"),
-            producer=row.get("producer"),
-            sequence=row.get("sequence"),
-            topic=str(topic),
-            offset=offset,
-            content_type=row.get("content_type"),
-        )
+        yield message_at(row, str(topic), offset)
+
+
+def message_at(row: Mapping[str, Any], topic: str, offset: int) -> StreamMessage:
+    """The message in a row."""
+    return StreamMessage(
+        payload=row["payload"],
+        key=row.get("key"),
+        attributes=dict(row.get("attributes") or ()),
+        publish_time=row.get("publish_time"),
+        producer=row.get("producer"),
+        sequence=row.get("sequence"),
+        topic=topic,
+        offset=offset,
+        content_type=row.get("content_type"),
+    )
 
 
 def _aware(moment: datetime) -> datetime:

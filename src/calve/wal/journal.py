@@ -302,5 +302,6 @@ class _Guard:
 def unknown_outcome(reason: str) -> UnknownOutcome:
     return UnknownOutcome(
         f"whether the rows are in the log is not known: {reason}",
-        hint="open the log again and send them once more with the same producer and sequence",
+        hint="send them once more with the same producer and sequence when the log is open again; "
+        "without these, look for them first",
     )

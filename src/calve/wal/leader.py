@@ -116,9 +116,9 @@ class GroupLeader:
     def leading(self) -> Iterator[None]:
         """Lead, after everything that was submitted before."""
         with self.holding():
+            self._journal.require_usable()
             if self.is_closed:
                 raise _closed()
-            self._journal.require_usable()
             self._write_all()
             yield
 
@@ -330,8 +330,9 @@ class GroupLeader:
         try:
             self._write_all()
         finally:
-            self._refuse_from_now_on(_closed)
-            cleanly = self._journal.failure is None and not self._is_releasing
+            is_sound = self._journal.failure is None
+            self._refuse_from_now_on(_closed if is_sound else self._journal.refusal)
+            cleanly = is_sound and not self._is_releasing
             self._is_releasing = True
             self._journal.close(cleanly=cleanly)
             self._is_released = True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid4
 
 from calve.clock import Clock, SystemClock
-from calve.errors import Conflict, InvalidRequest, NotFound
+from calve.errors import Conflict, Fenced, InvalidRequest, NotFound
 from calve.wal.files import Files, OsFiles, disk_refused
 from calve.wal.frame import Kind
 from calve.wal.group import OFFSET_MAX
@@ -90,6 +90,11 @@ class Log:
     def is_fenced(self) -> bool:
         """Whether the log has stopped for good and must be opened again."""
         return self._journal.failure is not None
+
+    @property
+    def failure(self) -> Fenced | None:
+        """Why the log has stopped, if it has."""
+        return self._journal.failure
 
     @property
     def streams(self) -> list[Stream]:

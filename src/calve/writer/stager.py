@@ -8,7 +8,7 @@ a file when the transaction ends goes into one then.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from itertools import count, islice
 from typing import TYPE_CHECKING, Final
@@ -99,8 +99,11 @@ class Stager:
             self._is_broken = False
         return self._files
 
-    def rewrite(self, table: Table, bounds: Bounds) -> None:
-        """Write all rows again, for a table whose columns have changed meanwhile."""
+    def rewrite(self, table: Table, bounds: Bounds, *, held: Collection[str]) -> None:
+        """Write all rows again, for a table whose columns have changed meanwhile.
+
+        The files that there were are deleted, but those that are held.
+        """
         before, written_for = self._files, self.schema
         assert written_for is not None
         known = self.table, self._fitter
@@ -114,15 +117,15 @@ class Stager:
             (self.table, self._fitter), self._files = known, before
             self._is_broken = False
             raise
-        clear_away(table.io, [file.file_path for file in before])
+        _clear(table, before, held)
 
-    def discard(self) -> None:
-        """Delete everything. Only for files that certainly belong to no table."""
+    def discard(self, *, held: Collection[str] = ()) -> None:
+        """Delete everything, but files that are held: those that a table has, or may get yet."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
         if self.table is not None:
-            clear_away(self.table.io, [file.file_path for file in self._files])
+            _clear(self.table, self._files, held)
         self._files = []
 
     def _pieces(self, data: object, bounds: Bounds) -> Iterator[pa.RecordBatch]:
@@ -179,6 +182,10 @@ class Stager:
                 "a batch of the transaction failed half way, so that it cannot be committed",
                 hint="roll it back, and begin another",
             )
+
+
+def _clear(table: Table, files: Iterable[DataFile], held: Collection[str]) -> None:
+    clear_away(table.io, [file.file_path for file in files if file.file_path not in held])
 
 
 def _undivided(

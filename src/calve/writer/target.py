@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 from calve.clock import Clock
 from calve.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from calve.model import TableName
+from calve.retry import retried
 from calve.settings import RetrySettings
 from calve.tables.cache import CacheInfo, TableCache
 from calve.tables.catalog import LakeCatalog
 from calve.tables.catalogs.sql import PoolWaits
-from calve.tables.retry import retried
+from calve.tables.commit import FRESH_SECONDS
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -59,6 +60,11 @@ class TargetTable:
         if held is None or held.metadata.table_uuid != table.metadata.table_uuid:
             held = table
         return copy(held)
+
+    def is_fresh(self) -> bool:
+        """Whether the table that is remembered was seen a moment ago."""
+        age_seconds = self._cache.age_seconds(self.name)
+        return age_seconds is not None and age_seconds < FRESH_SECONDS
 
     def create(self, schema: Schema, retry: RetrySettings) -> Table:
         """The new table, or the one that somebody else has made just before."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from calve.errors import (
     CalveError,
@@ -21,11 +22,15 @@ from calve.errors import (
 )
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
+from calve.tables.recording import Retirement
+from calve.tables.retention import bounded_metadata
 from calve.tables.staging import Edit
 from calve.writer.config import Bounds
 from calve.writer.stager import Stager, refuse_rows
 from calve.writer.stats import WriterCounters
 from calve.writer.target import TargetTable
+
+_KIND: Final = "transaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +47,14 @@ class Transaction:
     """Safe to share between threads: what they ask for happens one after the other."""
 
     def __init__(self, target: TargetTable, counters: WriterCounters) -> None:
-        self.id = new_operation_id("transaction")
+        self.id = new_operation_id(_KIND)
         # What has become of it, in words; empty while it is open.
         self.fate = ""
         self._target = target
         self._counters = counters
         self._stager = Stager(target, self.id, counters)
         self._commit: TableCommit | None = None
+        self._retirement = Retirement()
         self._is_outdated = False
         self._lock = threading.RLock()
         # How many batches are being written: more than one where rows write rows as they are read.
@@ -58,7 +64,7 @@ class Transaction:
     def write(self, data: object, bounds: Bounds) -> WriteResult:
         with self._lock:
             self._require_open()
-            if self._commit is not None and self._commit.is_undecided:
+            if self._is_under_way:
                 # It would be found as it was, without these rows.
                 raise InvalidRequest(
                     f"a commit of {self.id} was tried, and its outcome is unknown",
@@ -90,11 +96,18 @@ class Transaction:
         with self._lock:
             self._require_open()
             self._require_idle()
-            if self._commit is not None and self._commit.is_undecided:
+            if self._commit is not None and self._is_under_way:
                 self._require_uncommitted(self._commit)
-            self._stager.discard()
+            # First, so that nobody commits what an interrupt has left of it.
             self.fate = f"was rolled back ({reason})"
+            self._stager.discard(held=self._commit.held_files if self._commit else ())
             self._counters.rolled_back(reason)
+
+    @property
+    def _is_under_way(self) -> bool:
+        """Whether a commit was sent that has happened, or of which nobody knows whether it has."""
+        commit = self._commit
+        return commit is not None and (commit.is_undecided or commit.done is not None)
 
     def _commit_files(self, bounds: Bounds) -> Committed:
         """Commit, and write the rows again as often as others change the columns they were for."""
@@ -108,39 +121,51 @@ class Transaction:
     def _attempt(self, bounds: Bounds) -> Committed:
         commit = self._prepared(bounds)
         if self._is_outdated:
-            # Refused before anything was sent, so that the files there are are nobody's.
-            commit.reload()
-            self._stager.rewrite(copy(commit.table), bounds)
+            # What was sent before the columns changed may be in the table, or get there.
+            if found := commit.reload():
+                return found
+            self._stager.rewrite(copy(commit.table), bounds, held=commit.held_files)
             self._counters.count("rewritten_transactions")
             self._is_outdated = False
+        edit = Edit(
+            added=self._stager.finish(),
+            schema=self._stager.schema,
+            summary={"calve.operation": self.id},
+            is_recurring=True,
+        )
         try:
-            return commit.append(
-                Edit(
-                    added=self._stager.finish(),
-                    schema=self._stager.schema,
-                    summary={"calve.operation": self.id},
-                ),
-                require=refuse_rows,
-            )
+            return commit.repeat(lambda: self._attempt_once(commit, edit))
         except SchemaConflict:
             self._is_outdated = True
             raise
 
+    def _attempt_once(self, commit: TableCommit, edit: Edit) -> Committed:
+        """Commit on the table as it is now; so that commits stay fast, it forgets those before.
+
+        Only transactions: snapshots of other changes, and of other programs, are not a writer's.
+        """
+        table = commit.table
+        refuse_rows(table)
+        bounded = replace(edit, properties=bounded_metadata(table.properties))
+        return commit.attempt(self._retirement.making_room(table, bounded, made_by=_KIND))
+
     def _prepared(self, bounds: Bounds) -> TableCommit:
-        """The commit whose attempts are undecided, or a new one on the table as last seen."""
-        if self._commit is None or not self._commit.is_undecided:
+        """The commit of which something was sent, or a new one on the table as last seen."""
+        if self._commit is None or not self._is_under_way:
             seen = self._commit.table if self._commit else self._stager.table
             assert seen is not None
             retry = bounds.commit_retry(self._counters.waited)
             self._commit = TableCommit(self._target.newest(seen), retry=retry)
+            if not self._target.is_fresh():
+                self._commit.read_again()
         return self._commit
 
     def _require_uncommitted(self, commit: TableCommit) -> None:
         """Look what became of a commit without an answer."""
         try:
             found = commit.reload()
-        except NotFound:
-            # Gone, or under another name, where nobody can look.
+        except (NotFound, UnknownOutcome):
+            # Gone, or under another name, where nobody can look; or what would tell has expired.
             found = None
         if found is not None:
             self._committed(found.snapshot_id, 0)
@@ -153,7 +178,7 @@ class Transaction:
         self.fate = "has an unknown outcome"
         self._counters.count("transactions_undecided")
         raise UnknownOutcome(
-            f"a commit of {self.id} may still be applied: its files are left",
+            f"a commit of {self.id} may have been applied, or may still be: its files are left",
             hint="look at the table later; orphan removal deletes the files if it was not",
         )
 

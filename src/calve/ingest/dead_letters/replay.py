@@ -15,14 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
-from calve.errors import Conflict, Fenced, InvalidRequest
+from calve.errors import Conflict, InvalidRequest
 from calve.ingest.dead_letters.again import ReadAgain
 from calve.ingest.dead_letters.letters import LetterScan
 from calve.ingest.dead_letters.plan import next_chunks
 from calve.ingest.dead_letters.rounds import NO_ROUND, Chunk, Round, round_under_way
 from calve.ingest.dead_letters.views import Replayed, Selection
 from calve.ingest.formats import KnownTypes
-from calve.ingest.refusals import as_refusal
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.staging import Edit
@@ -189,10 +188,7 @@ class Replay:
 
     def _make_durable(self) -> None:
         """Whatever the log's mode of syncing: when they leave here, nobody else has the rows."""
-        try:
-            self._intake.log.flush()
-        except Fenced as error:
-            raise as_refusal(error) from error
+        self._intake.sync()
 
     def _finish(self, found: Round) -> None:
         """Remove what was sent, and the note of it, in one commit."""

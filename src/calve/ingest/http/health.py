@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from calve.errors import Unavailable
 from calve.ingest.http.service import Service, answer
 from calve.ingest.http.views import Health, Status, TopicProblem
+from calve.ingest.refusals import RETRY_AFTER_MS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -41,8 +42,11 @@ async def show_live(service: Service, request: Request) -> Response:  # noqa: AR
 
 async def show_ready(service: Service, request: Request) -> Response:  # noqa: ARG001
     """Whether rows are taken in: not while stopping, nor after the log's disk failed."""
-    if service.intake.log.is_fenced:
+    stopped = service.intake.stopped
+    if stopped is not None:
         raise Unavailable(
-            "the log has stopped after an error of its disk", hint="restart the service"
+            f"no rows are taken in: {stopped.message}",
+            hint=stopped.hint,
+            context={"retry_after_ms": str(RETRY_AFTER_MS)},
         )
     return answer(Health(status="ready"))

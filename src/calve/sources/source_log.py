@@ -1,12 +1,19 @@
-"""What the driver has to know of the log of a partition, wherever it is."""
+"""What has to be known of the log of a partition, wherever it is."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from calve.pipeline.work import LogPlace
+    from datetime import datetime
+
+    from calve.sources.place import LogPlace
+    from calve.wal import Entry
     from calve.wal.extent import Extent
+
+
+class Trimmed(Exception):
+    """The log has let go of the rows that were asked for: they are in the table."""
 
 
 class SourceLog(Protocol):
@@ -33,4 +40,21 @@ class SourceLog(Protocol):
 
     def cut(self, start: int, offset: int) -> int:
         """A good place to end a range at, not far before an offset and behind `start`."""
+        ...
+
+
+class ReadableLog(SourceLog, Protocol):
+    """The same for those who read it from where they are."""
+
+    @property
+    def first(self) -> int:
+        """The first offset that it still holds."""
+        ...
+
+    def run(self, start: int, end: int) -> list[Entry]:
+        """Entries from `start` on, as many as are worked on together; Trimmed if they are gone."""
+        ...
+
+    def offset_at(self, moment: datetime) -> int:
+        """The first offset that came at a time or later; the durable end if none did."""
         ...

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
-    from calve.pipeline.work import LogPlace, Piece
+    from calve.sources.place import LogPlace, LogSpan
     from calve.wal import Stream
 
 # A mapped segment that was read counts as memory until it is let go.
@@ -40,28 +40,28 @@ class Sources:
         self._readers: dict[str, LogReader | CalveError] = {}
         self._clients: dict[str, Any] = {}
 
-    def entries(self, piece: Piece) -> Iterator[Entry]:
-        """Every entry of the piece; Unavailable if the log is not there to its end."""
-        reached = piece.start
-        for entry in self._entries(piece):
+    def entries(self, span: LogSpan) -> Iterator[Entry]:
+        """Every entry of the span; Unavailable if the log is not there to its end."""
+        reached = span.start
+        for entry in self._entries(span):
             if entry.first_offset != reached:
                 break
             yield entry
             reached = entry.end_offset
-        if reached != piece.end:
+        if reached != span.end:
             raise Unavailable(
-                f"the log of {piece.topic.name}, partition {piece.partition}, was read from "
-                f"{piece.start} and ended at {reached}, before {piece.end}",
+                f"the log of {span.topic}, partition {span.partition}, was read from "
+                f"{span.start} and ended at {reached}, before {span.end}",
                 hint="it may be behind a copy of itself; the next attempt reads it anew",
             )
 
-    def _entries(self, piece: Piece) -> Iterator[Entry]:
-        reader = self._reader(piece.place.directory)
-        if isinstance(reader, LogReader) and reader.log_id == piece.place.log_id:
-            return reader.read(_stream(reader, piece), piece.start, piece.end)
-        if piece.place.flight is None:
-            raise _not_here(piece.place, reader)
-        return self._frames(piece, piece.place.flight)
+    def _entries(self, span: LogSpan) -> Iterator[Entry]:
+        reader = self._reader(span.place.directory)
+        if isinstance(reader, LogReader) and reader.log_id == span.place.log_id:
+            return reader.read(_stream(reader, span), span.start, span.end)
+        if span.place.flight is None:
+            raise _not_here(span.place, reader)
+        return self._frames(span, span.place.flight)
 
     def _reader(self, directory: str) -> LogReader | CalveError:
         found = self._readers.get(directory)
@@ -69,15 +69,15 @@ class Sources:
             found = self._readers[directory] = _opened(Path(directory))
         return found
 
-    def _frames(self, piece: Piece, url: str) -> Iterator[Entry]:
+    def _frames(self, span: LogSpan, url: str) -> Iterator[Entry]:
         from pyarrow import flight
 
         wanted = LogRange(
-            topic=str(piece.topic.name),
-            partition=piece.partition,
-            stream=piece.place.stream_id,
-            from_=piece.start,
-            to=piece.end,
+            topic=str(span.topic),
+            partition=span.partition,
+            stream=span.place.stream_id,
+            from_=span.start,
+            to=span.end,
             form="frames",
         )
         with Translating(url):
@@ -91,6 +91,9 @@ class Sources:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         for reader in self._readers.values():
             if isinstance(reader, LogReader):
                 reader.close()
@@ -107,14 +110,14 @@ def _opened(directory: Path) -> LogReader | CalveError:
         return NotFound(f"{directory} cannot be read: {error.strerror}")
 
 
-def _stream(reader: LogReader, piece: Piece) -> Stream:
-    stream = reader.stream(piece.topic.name, piece.partition)
-    if stream.id != piece.place.stream_id:
+def _stream(reader: LogReader, span: LogSpan) -> Stream:
+    stream = reader.stream(span.topic, span.partition)
+    if stream.id != span.place.stream_id:
         raise Conflict(
-            f"{stream.name} is stream {stream.id} in the log, but {piece.place.stream_id} was "
+            f"{stream.name} is stream {stream.id} in the log, but {span.place.stream_id} was "
             "expected",
             hint="the topic was deleted and made again; what is left of its table is its own",
-            context={"found": str(stream.id), "expected": str(piece.place.stream_id)},
+            context={"found": str(stream.id), "expected": str(span.place.stream_id)},
         )
     return stream
 

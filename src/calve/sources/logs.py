@@ -12,20 +12,23 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from calve.errors import CalveError, Conflict, NotFound, Unavailable
-from calve.pipeline.remote_log import RemoteLogs
-from calve.pipeline.work import LogPlace
+from calve.sources.place import LogPlace
+from calve.sources.remote_log import RemoteLogs
+from calve.sources.source_log import Trimmed
+from calve.topics.table_rows import runs_of
 from calve.wal import Claim, LogReader
 from calve.wal.extent import extent_of
 from calve.wal.identity import require_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from datetime import datetime
     from uuid import UUID
 
-    from calve.pipeline.source_log import SourceLog
     from calve.settings import Settings
+    from calve.sources.source_log import ReadableLog
     from calve.topics.topic import Binding, Topic
-    from calve.wal import Stream
+    from calve.wal import Entry, Stream
     from calve.wal.extent import Extent
 
 _FLIGHT: Final = ("grpc://", "grpc+tls://", "grpc+tcp://")
@@ -34,7 +37,7 @@ _FLIGHT: Final = ("grpc://", "grpc+tls://", "grpc+tcp://")
 class Logs:
     """Finds the log of each partition, by its id."""
 
-    def __init__(self, settings: Settings, *, flight: str | None) -> None:
+    def __init__(self, settings: Settings, *, flight: str | None = None) -> None:
         """`flight` is where the service that writes the log of `wal.path` is asked for rows."""
         named = [each.strip() for each in settings.pipeline.logs.split(",") if each.strip()]
         own = [str(settings.wal.path)] if settings.wal.path else []
@@ -62,7 +65,7 @@ class Logs:
         except OSError as error:
             self._unopened[directory] = _unreadable(directory, error)
 
-    def log(self, topic: Topic, partition: int) -> SourceLog | None:
+    def log(self, topic: Topic, partition: int) -> ReadableLog | None:
         """The partition's log; None while a service elsewhere that may have it is being asked.
 
         An error that says why there is none stops that partition alone.
@@ -137,7 +140,7 @@ class _LocalLogs:
 
 
 class _LocalLog:
-    """A `SourceLog` in a directory."""
+    """A `ReadableLog` in a directory."""
 
     def __init__(self, owner: _LocalLogs, stream: Stream, place: LogPlace) -> None:
         self._owner = owner
@@ -148,6 +151,11 @@ class _LocalLog:
     def durable(self) -> int:
         with self._owner.reading() as reader:
             return reader.durable_offset(self._stream) or 0
+
+    @property
+    def first(self) -> int:
+        with self._owner.reading() as reader:
+            return reader.offsets(self._stream).first
 
     @property
     def begins_at(self) -> int:
@@ -168,6 +176,19 @@ class _LocalLog:
         with self._owner.reading() as reader:
             header = reader.header(self._stream, offset)
         return header.first_offset if header.first_offset > start else offset
+
+    def run(self, start: int, end: int) -> list[Entry]:
+        try:
+            with self._owner.reading() as reader:
+                return next(runs_of(reader.read(self._stream, start, end)), [])
+        except NotFound as error:
+            if "first" not in error.context:
+                raise
+            raise Trimmed from error
+
+    def offset_at(self, moment: datetime) -> int:
+        with self._owner.reading() as reader:
+            return reader.offset_at(self._stream, moment)
 
 
 def _unreadable(directory: str, error: OSError) -> Unavailable:

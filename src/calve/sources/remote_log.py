@@ -10,21 +10,27 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_left
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from calve.errors import CalveError, Conflict, Unavailable
-from calve.pipeline.work import LogPlace
+from calve.errors import CalveError, Conflict, NotFound, Unavailable
 from calve.protocol import LogEnds
 from calve.protocol.flight import decode
 from calve.protocol.flight_errors import Translating
+from calve.sources.entries import Sources
+from calve.sources.place import LogPlace, LogSpan
+from calve.sources.source_log import Trimmed
+from calve.topics.table_rows import runs_of
 from calve.wal.extent import Extent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
     from uuid import UUID
 
     from calve.topics.topic import Binding, Topic
+    from calve.wal import Entry
 
 _LOG: Final = logging.getLogger(__name__)
 _ASK_SECONDS: Final = 1.0
@@ -36,6 +42,7 @@ _ROW_BYTES: Final = 128  # a guess, where nobody tells
 class RemoteLogs:
     def __init__(self, addresses: Sequence[str]) -> None:
         self._services = [_Service(address) for address in addresses]
+        self._sources = Sources()
 
     @property
     def is_configured(self) -> bool:
@@ -52,7 +59,7 @@ class RemoteLogs:
         """
         for service in self._services:
             if service.log_id == binding.log_id:
-                return RemoteLog(service, topic, partition, binding)
+                return RemoteLog(service, self._sources, topic, partition, binding)
         if any(each.is_unheard for each in self._services):
             return None
         errors = [each.error.message for each in self._services if each.error]
@@ -65,6 +72,7 @@ class RemoteLogs:
     def close(self) -> None:
         for each in self._services:
             each.close()
+        self._sources.close()
 
 
 class _Service:
@@ -140,10 +148,20 @@ class _Service:
 
 
 class RemoteLog:
-    """A `SourceLog` of which only offsets are known."""
+    """A `ReadableLog` of which only offsets are known."""
 
-    def __init__(self, service: _Service, topic: Topic, partition: int, binding: Binding) -> None:
+    def __init__(
+        self,
+        service: _Service,
+        sources: Sources,
+        topic: Topic,
+        partition: int,
+        binding: Binding,
+    ) -> None:
         self._service = service
+        self._sources = sources
+        self._topic = topic.name
+        self._partition = partition
         self._name = f"{topic.name}/{partition}"
         self.place = LogPlace(
             log_id=binding.log_id,
@@ -156,6 +174,10 @@ class RemoteLog:
     @property
     def durable(self) -> int:
         return self._offsets()[1]
+
+    @property
+    def first(self) -> int:
+        return self._offsets()[0]
 
     def _offsets(self) -> tuple[int, int]:
         found = self._service.offsets(self.place.stream_id)
@@ -183,3 +205,21 @@ class RemoteLog:
 
     def cut(self, start: int, offset: int) -> int:
         return offset
+
+    def run(self, start: int, end: int) -> list[Entry]:
+        if start < self.first:
+            raise Trimmed
+        span = LogSpan(self._topic, self._partition, self.place, start, min(end, self.durable))
+        try:
+            return next(runs_of(self._sources.entries(span)), [])
+        except NotFound as error:
+            raise Trimmed from error
+
+    def offset_at(self, moment: datetime) -> int:
+        """By halves, a frame at a time: nobody else tells of times."""
+        time_us = int(moment.timestamp() * 1_000_000)
+        first, durable = self._offsets()
+        return bisect_left(range(durable), time_us, lo=first, key=self._time_us)
+
+    def _time_us(self, offset: int) -> int:
+        return self.run(offset, offset + 1)[0].ingested_at_us

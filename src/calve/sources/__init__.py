@@ -1,0 +1,1 @@
+"""Where the rows of topics come from: the logs of their partitions, here or elsewhere."""

@@ -1,0 +1,11 @@
+"""Rows of topics for those who want all of them: from the first row ever to the newest.
+
+History is read from the table, what is newer from the log, in one order and once each.
+"""
+
+from calve.subscriptions.batch import Batch
+from calve.subscriptions.reader import OnRollback, TopicReader
+from calve.subscriptions.start import Start
+from calve.subscriptions.stats import ReaderStats
+
+__all__ = ["Batch", "OnRollback", "ReaderStats", "Start", "TopicReader"]

@@ -1,0 +1,174 @@
+"""Reads one partition from an offset on: from the table what is committed, from the log the rest.
+
+The table decides about every offset below its committed one: a row that was removed on purpose is
+not delivered because a log still has it. The position moves to the end of what was looked at, not
+to the last row seen, so that nothing is waited for that is not there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from calve.errors import CalveError, Corruption
+from calve.sources.source_log import Trimmed
+from calve.subscriptions.batch import Batch
+from calve.subscriptions.history import History, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+
+    import pyarrow as pa
+
+    from calve.sources.source_log import ReadableLog
+    from calve.subscriptions.shape import Shape
+    from calve.subscriptions.stats import Counts
+    from calve.subscriptions.world import World
+    from calve.tables.offset_plan import OffsetPlanner
+
+
+class Means(NamedTuple):
+    """What cursors of one reader share."""
+
+    planner: OffsetPlanner
+    pool: Executor
+    counts: Counts
+    look: Callable[[], None]  # at the table, whatever its age
+
+
+class _Plan(NamedTuple):
+    """A read of the table that is under way, and what it was planned for."""
+
+    history: History
+    end: int
+    shape: Shape
+    snapshot_id: int | None
+    losses: int
+
+
+class Step(NamedTuple):
+    """A batch, or only whether offsets without rows were passed, or a plan was made anew."""
+
+    batch: Batch | None
+    has_moved: bool
+
+
+IDLE: Final = Step(None, has_moved=False)
+
+
+class Cursor:
+    """For one thread."""
+
+    def __init__(self, world: World, means: Means, partition: int, position: int) -> None:
+        self.partition = partition
+        self.position = position
+        self.stop: int | None = None
+        self.ahead_max = 1
+        self._world = world
+        self._means = means
+        self._plan: _Plan | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.stop is not None and self.position >= self.stop
+
+    def seek(self, position: int) -> None:
+        self.position = position
+        self.drop_plan()
+
+    def step(self) -> Step:
+        """Move over some offsets, with the rows that they have, unless there are none yet."""
+        if self.is_done:
+            return IDLE
+        if self._is_in_table():
+            return Step(self._from_table(), has_moved=True)
+        log = self._world.log(self.partition)
+        return IDLE if log is None else self._from_log(log)
+
+    def _is_in_table(self) -> bool:
+        return self.position < self._world.seen.committed(self.partition)
+
+    def _from_table(self) -> Batch | None:
+        plan = self._plan = self._current_plan()
+        try:
+            part = plan.history.next()
+        except CalveError:
+            # Files go when a table is compacted and its old snapshots expire.
+            self._means.look()
+            if self._world.seen.snapshot_id == plan.snapshot_id:
+                raise
+            self.drop_plan()
+            return None
+        if part is None:
+            self.drop_plan()
+            self.position = max(self.position, plan.end)
+            return None
+        first, self.position = self.position, part.end
+        rows = plan.shape.chosen(part.rows.to_batches())
+        self._means.counts.add(history_rows=rows.num_rows)
+        return self._batch(first, rows)
+
+    def _current_plan(self) -> _Plan:
+        """The plan, if what it was made for still holds; else a new one from here on."""
+        world, plan = self._world, self._plan
+        shape = world.shape()
+        if plan is not None and plan.losses == world.losses and plan.shape is shape:
+            return plan
+        self.drop_plan()
+        table = world.seen.table
+        assert table is not None
+        end = world.seen.committed(self.partition)
+        if self.stop is not None:
+            end = min(end, self.stop)
+        files = self._means.planner.files(
+            table, self.partition, self.position, end, condition=shape.condition
+        )
+        history = History(
+            Source(table, shape.schema, shape.needed, self.partition),
+            files,
+            self.position,
+            end,
+            pool=self._means.pool,
+            ahead_max=self.ahead_max,
+            counts=self._means.counts,
+        )
+        return _Plan(history, end, shape, world.seen.snapshot_id, world.losses)
+
+    def _from_log(self, log: ReadableLog) -> Step:
+        durable = log.durable
+        # Before its first offset and behind what the table has there never was a row.
+        self.position = max(self.position, log.begins_at)
+        end = durable if self.stop is None else min(durable, self.stop)
+        if self.position >= end:
+            return IDLE
+        try:
+            run = log.run(self.position, end)
+        except Trimmed:
+            self._follow_trimmed(log)
+            return Step(None, has_moved=True)
+        start, self.position = self.position, run[-1].end_offset
+        rows = self._world.shape().of_log(run, self.partition)
+        self._means.counts.add(tail_rows=rows.num_rows)
+        return Step(self._batch(start, rows), has_moved=True)
+
+    def _follow_trimmed(self, log: ReadableLog) -> None:
+        """The log lets go only of what the table has: which is to be seen there now."""
+        self._means.look()
+        if not self._is_in_table():
+            name = self._world.topic.name
+            raise Corruption(
+                f"offset {self.position} of {name}, partition {self.partition}, is neither in the "
+                f"log, which begins at {log.first}, nor in the table, which ends at "
+                f"{self._world.seen.committed(self.partition)}",
+                hint=f"`calve topic verify {name}` tells what is missing; the table may have been "
+                "restored from an earlier time",
+            )
+
+    def _batch(self, first: int, rows: pa.Table) -> Batch | None:
+        batch = Batch(str(self._world.topic.name), self.partition, first, self.position, rows)
+        return batch if len(batch) else None
+
+    def drop_plan(self) -> None:
+        if self._plan is not None:
+            self._plan.history.close()
+            self._plan = None

@@ -1,0 +1,46 @@
+"""Readers of an open lake."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from calve.sources.logs import Logs
+from calve.state import open_state
+from calve.subscriptions.reader import TopicReader
+from calve.tables.offset_plan import OffsetPlanner
+
+if TYPE_CHECKING:
+    from calve.model import TableName
+    from calve.settings import Settings
+    from calve.subscriptions.start import Start
+    from calve.tables.catalog import LakeCatalog
+
+
+class Readers:
+    """Makes readers, which share what they remember of tables. Safe to share between threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._planner = OffsetPlanner()
+
+    def read(
+        self, catalog: LakeCatalog, topic: TableName, start: Start, **options: Any
+    ) -> TopicReader:
+        """A reader with a state and logs of its own; `options` are those of `TopicReader`."""
+        settings = self._settings
+        with ExitStack() as opened:
+            state = open_state(settings)
+            opened.callback(state.close)
+            logs = Logs(settings)
+            opened.pop_all()  # the reader's from here on
+        return TopicReader(
+            topic,
+            start,
+            catalog=catalog,
+            state=state,
+            logs=logs,
+            planner=self._planner,
+            settings=settings.reader,
+            **options,
+        )

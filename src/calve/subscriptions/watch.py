@@ -1,0 +1,131 @@
+"""The table of a topic as a reader last saw it: how far it has come, whether it was set back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from calve.errors import Conflict, NotFound
+from calve.tables.offset_scan import offset_change
+from calve.tables.positions import committed_positions
+from calve.tables.removals import Removals
+from calve.tables.snapshots import snapshots_since
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from pyiceberg.table import Table
+
+    from calve.model import TableName
+    from calve.subscriptions.stats import Counts
+    from calve.tables.catalog import LakeCatalog
+    from calve.tables.positions import Position
+
+_MAIN: Final = "main"
+_OPERATION: Final = "calve.operation"
+_ROLLBACK: Final = "rollback-"
+# Of these snapshots it is known that no row is gone.
+_KEEPING: Final = frozenset({"append", "replace"})
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A table at one look; None if the topic has none yet."""
+
+    table: Table | None = None
+    positions: Mapping[int, Position] = field(default_factory=dict)
+
+    @property
+    def snapshot_id(self) -> int | None:
+        return self.table.metadata.current_snapshot_id if self.table is not None else None
+
+    @property
+    def uuid(self) -> UUID | None:
+        return self.table.metadata.table_uuid if self.table is not None else None
+
+    def committed(self, partition: int) -> int:
+        """The end of what is in the table."""
+        position = self.positions.get(partition)
+        return position.offset if position else 0
+
+
+@dataclass(frozen=True, slots=True)
+class SetBack:
+    """Rows were taken out of the table from `lowest` on, and may come again from there."""
+
+    lowest: int
+    committed: int
+
+
+class TableWatch:
+    """Looks at a topic's table. For one thread."""
+
+    def __init__(self, catalog: LakeCatalog, name: TableName, counts: Counts) -> None:
+        self._catalog = catalog
+        self._name = name
+        self._counts = counts
+
+    def look(self, before: Seen | None = None) -> Seen:
+        """The table as it is now. NotFound if it is gone, Conflict if another took its place."""
+        self._counts.add(table_looks=1)
+        table = self._catalog.find_table(self._name)
+        if table is None:
+            if before is not None and before.table is not None:
+                raise NotFound(
+                    f"the table of topic {self._name} is gone: it was dropped or renamed",
+                    hint="give the table its name back, then read on from the same offsets",
+                )
+            return Seen()
+        if before is not None and before.uuid not in {None, table.metadata.table_uuid}:
+            raise Conflict(
+                f"the table of topic {self._name} is another one than before",
+                hint="if it was dropped and made again on purpose, open the reader anew",
+            )
+        if before is not None and before.snapshot_id == table.metadata.current_snapshot_id:
+            # Positions change only together with a snapshot.
+            return Seen(table, before.positions)
+        return Seen(table, committed_positions(table))
+
+
+def has_lost_rows(before: Seen, after: Seen) -> bool:
+    """Whether rows may have been taken out of the table between two looks."""
+    if before.table is None or after.table is None or before.snapshot_id == after.snapshot_id:
+        return False
+    snapshots = {each.snapshot_id: each for each in after.table.metadata.snapshots}
+    at = after.snapshot_id
+    while at != before.snapshot_id:
+        snapshot = snapshots.get(at) if at is not None else None
+        if snapshot is None or snapshot.summary is None:
+            return True
+        if snapshot.summary.operation.value not in _KEEPING:
+            return True
+        at = snapshot.parent_snapshot_id
+    return False
+
+
+def set_back(before: Seen, after: Seen, partition: int, position: int) -> SetBack | None:
+    """From where on rows that a reader has passed were taken out by a rollback, if they were."""
+    if before.table is None or after.table is None or before.snapshot_id == after.snapshot_id:
+        return None
+    committed = after.committed(partition)
+    lowest = [committed] if committed < before.committed(partition) else []
+    for each in snapshots_since(after.table, _MAIN, before.snapshot_id):
+        if each.summary.get(_OPERATION, "").startswith(_ROLLBACK):
+            lowest += [part.first for part in Removals.parse(each.summary).ranges(partition).ranges]
+    lowest += _unrecorded(before, after, partition)
+    found = min(lowest, default=position)
+    return SetBack(found, committed) if found < position else None
+
+
+def _unrecorded(before: Seen, after: Seen, partition: int) -> list[int]:
+    """Where rows begin that somebody has taken out who went back without a word."""
+    assert after.table is not None
+    kept = {each.snapshot_id for each in after.table.metadata.snapshots}
+    if before.snapshot_id is None or before.snapshot_id not in kept:
+        return []
+    line = {each.id for each in snapshots_since(after.table, _MAIN, None)}
+    if before.snapshot_id in line:
+        return []
+    left = offset_change(after.table, before.snapshot_id, after.snapshot_id).left
+    return [first for first, _ in left[partition].pairs()[:1]] if partition in left else []

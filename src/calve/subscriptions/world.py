@@ -1,0 +1,144 @@
+"""What a reader knows of its topic, its table and its log, and how old that may be.
+
+The order of looks matters. The log is looked at after the table, so that it is never behind what
+the table says; the topic after the log, so that no row is newer than its columns.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from calve.errors import Conflict, NotFound
+from calve.subscriptions.shape import Shaper
+from calve.subscriptions.watch import Seen, TableWatch, has_lost_rows
+from calve.topics.registry import TopicRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from calve.clock import Clock
+    from calve.model import TableName
+    from calve.sources.logs import Logs
+    from calve.sources.source_log import ReadableLog
+    from calve.state import State
+    from calve.subscriptions.shape import Shape
+    from calve.subscriptions.stats import Counts
+    from calve.tables.catalog import LakeCatalog
+    from calve.topics.topic import Topic
+
+
+_HEARING_SECONDS: Final = 0.02
+
+
+class World:
+    """For one thread."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        name: TableName,
+        *,
+        catalog: LakeCatalog,
+        state: State,
+        logs: Logs,
+        counts: Counts,
+        clock: Clock,
+        where: str | None,
+        columns: Sequence[str] | None,
+    ) -> None:
+        self._name = name
+        self._state = state
+        self._registry = TopicRegistry(state)
+        self._watch = TableWatch(catalog, name, counts)
+        self._logs = logs
+        self._clock = clock
+        self._shaper = Shaper(where, columns)
+        self._changes = state.change_count()
+        self.topic: Topic = self._registry.topic(name)
+        self.seen = self._watch.look()
+        self._seen_at = clock.monotonic()
+        self.losses = 0  # another number whenever rows may have been taken out of the table
+        self._generation: int | None = None
+        self.refresh()
+
+    @property
+    def age_seconds(self) -> float:
+        """How long ago the table was looked at."""
+        return self._clock.monotonic() - self._seen_at
+
+    @property
+    def partitions(self) -> list[int]:
+        return sorted({*self.topic.partitions, *self.seen.positions})
+
+    def look(self, judge: Callable[[Seen, Seen], None]) -> None:
+        """Look at the table again; what `judge` does not bear, has not been seen."""
+        at = self._clock.monotonic()
+        found = self._watch.look(self.seen)
+        judge(self.seen, found)
+        self.losses += has_lost_rows(self.seen, found)
+        self.seen, self._seen_at = found, at
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Look at the log again; whether it has become longer."""
+        generation = self._logs.refresh()
+        if generation == self._generation:
+            return False
+        self._generation = generation
+        changes = self._state.change_count()
+        if changes != self._changes:
+            self._take_over(self._registry.topic(self._name))
+            self._changes = changes
+        return True
+
+    def _take_over(self, topic: Topic) -> None:
+        if topic.id != self.topic.id:
+            raise NotFound(
+                f"topic {self._name} was deleted and made again",
+                hint="its rows are others now: open the reader anew",
+            )
+        self.topic = topic
+
+    def shape(self) -> Shape:
+        return self._shaper.shape(self.topic, self.seen.table)
+
+    def heard_log(self, partition: int) -> ReadableLog | None:
+        """The same, once a service elsewhere that may have it was heard of."""
+        while partition in self.topic.partitions:
+            log = self.log(partition)
+            if log is not None:
+                return log
+            time.sleep(_HEARING_SECONDS)
+            self.refresh()
+        return None
+
+    def log(self, partition: int) -> ReadableLog | None:
+        """The partition's log; None if it has none, or while a service elsewhere is being asked.
+
+        Unavailable or Conflict says why it cannot be read.
+        """
+        binding = self.topic.partitions.get(partition)
+        log = self._logs.log(self.topic, partition) if binding is not None else None
+        if binding is None or log is None:
+            return None
+        position = self.seen.positions.get(partition)
+        if position is not None and position.log != binding.stream_id:
+            if position.offset != log.begins_at:
+                raise Conflict(
+                    f"{self._name}: partition {partition} of the table is fed by log "
+                    f"{position.log}, and the topic's is {binding.stream_id}",
+                    hint="bring back the newer one of state and catalog",
+                    context={"found": str(binding.stream_id), "expected": str(position.log)},
+                )
+        elif position is not None and position.offset > log.durable:
+            raise Conflict(
+                f"{self._name} has {position.offset} as committed offset, but the log of partition "
+                f"{partition} ends at {log.durable}",
+                hint="the log was restored from an earlier time; bring back its newer state",
+            )
+        return log
+
+    def close(self) -> None:
+        self._shaper.close()
+        self._logs.close()
+        self._state.close()

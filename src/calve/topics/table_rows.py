@@ -1,0 +1,69 @@
+"""What entries of a topic's log become in its table: decided here for whoever writes or reads them.
+
+Entries that follow each other and have one schema are worked on together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from calve.tables.column_memory import ColumnMemory
+from calve.tables.schemas import arrow_schema
+from calve.topics.log_rows import LogRows, placed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyiceberg.schema import Schema
+
+    from calve.tables.column_memory import Path
+    from calve.topics.topic import Topic
+    from calve.wal import Entry
+
+_RUN_BYTES: Final = 8 * 1024 * 1024
+_RUN_ENTRIES: Final = 4_096
+# Below this, a copy costs less than what each batch costs by itself.
+_SMALL_ROWS: Final = 2_048
+
+
+def table_rows(topic: Topic, schema: Schema, properties: Mapping[str, str]) -> LogRows:
+    """How rows of the topic's log go into a table with these columns and properties."""
+    of_topic, of_table = topic.memory, ColumnMemory.parse(properties)
+
+    def place(column: Path) -> Path | None:
+        inner = of_topic.place(column)
+        return None if inner is None else of_table.place(inner)
+
+    keeps_unknown = topic.on_unknown_column != "ignore"
+    return LogRows(arrow_schema(schema), place, keeps_unknown=keeps_unknown)
+
+
+def placed_run(run: Sequence[Entry], partition: int) -> pa.Table:
+    """The rows of a run with where and when each came, in batches that are worth their while."""
+    rows = placed(run, partition)
+    return rows.combine_chunks() if rows.num_rows < _SMALL_ROWS * len(run) else rows
+
+
+def runs_of(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Entries that can be worked on together; a hole is alone."""
+    run: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if run and not _goes_with(run[0], entry):
+            yield run
+            run, size = [], 0
+        run.append(entry)
+        size += 0 if entry.batch is None else entry.batch.get_total_buffer_size()
+        if size >= _RUN_BYTES or len(run) >= _RUN_ENTRIES:
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
+
+
+def _goes_with(entry: Entry, other: Entry) -> bool:
+    if entry.batch is None or other.batch is None:
+        return False
+    same_kind = entry.kind == other.kind
+    return same_kind and bool(entry.batch.schema.equals(other.batch.schema))
