@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -43,6 +43,7 @@ from calve.settings import SecretUrl, Settings
 from calve.spark.conf import kinds_of
 from calve.spark.jars import JarCache, needed_jars, spark_home
 from calve.spark.java import find_java
+from calve.state import open_state, state_kind
 from calve.tables.connect import require_lake
 from calve.tables.probe import probe_store
 
@@ -103,6 +104,7 @@ def examine(settings: Settings, clock: Clock) -> Iterator[Check]:
     with _tried_out(settings) as trial:
         yield _check("catalog", lambda: _catalog(trial))
         yield _check("store", lambda: _store(trial))
+        yield _check("state", lambda: _state(settings))
         yield _check("duckdb", _duckdb)
         yield from _spark_checks(trial)
     yield from (
@@ -249,6 +251,17 @@ def _store(trial: _Trial) -> str:
     except NotFound as missing:
         raise _Notable("not tried", "it is tried once the lake has been made") from missing
     return f"written, read and deleted a file{trial.note}"
+
+
+def _state(settings: Settings) -> str:
+    kind = state_kind(settings)
+    try:
+        with closing(open_state(settings, create=False)) as state:
+            return f"{kind}, {len(state.topics())} topics"
+    except NotFound as missing:
+        if "not_made" not in missing.context:
+            raise
+        return f"{kind}, reachable: {missing.message}"
 
 
 def _duckdb() -> str:

@@ -86,6 +86,8 @@ class Unreliable:
         self._honest_load = catalog.iceberg.load_table
         self._random = random
         self._late: list[Callable[[], Any]] = []
+        # What others do between a commit and the answer to it.
+        self.meanwhile: Callable[[], None] = lambda: None
         self.told: Counter[str] = Counter()
 
     def commit_table(self, *arguments: Any) -> Any:
@@ -134,10 +136,12 @@ class Unreliable:
 
     def _applies_then_is_lost(self, commit: Callable[[], Any]) -> Any:
         commit()
+        self.meanwhile()
         raise self._random.choice(LOST)
 
     def _applies_then_refuses(self, commit: Callable[[], Any]) -> Any:
         commit()
+        self.meanwhile()
         raise CommitFailedException("409, after it was done")
 
     def _applies_late(self, commit: Callable[[], Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import calve.tables.catalogs.postgres as postgres_module
+import calve.postgres as postgres_module
 from calve.settings import Settings
 from tests.conftest import MakeCatalogSettings
 from tests.contract.backends import postgres_uri
@@ -48,7 +48,7 @@ def wire(
         return Wire(catalog_settings("rest"), settings, front.faults, REST_LIES)
     database: Postgres = request.getfixturevalue("postgres_database")
     tcp_front = serve_tcp_front(database.port)
-    monkeypatch.setattr(postgres_module, "_ANSWER_SECONDS_MAX", PATIENCE_MS / 1000)
+    monkeypatch.setattr(postgres_module, "ANSWER_SECONDS_MAX", PATIENCE_MS / 1000)
     uri = postgres_uri(database.through(tcp_front.port))
     settings = catalog_settings("postgres", catalog__uri=uri)
     return Wire(catalog_settings("postgres"), settings, tcp_front.faults, POSTGRES_LIES)

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitStateUnknownException
 
+import calve.postgres as postgres_module
 from calve.errors import Denied, NotFound, Unavailable
 from calve.lake import Lake
 from calve.settings import Settings
-from calve.tables.catalogs import postgres as postgres_module
 from tests.contract.backends import postgres_uri
 from tests.servers import faults
 from tests.servers.fixtures import ServeTcpFront
@@ -177,7 +177,7 @@ def test_a_server_that_falls_silent_is_an_error_and_not_a_hang(
     serve_tcp_front: ServeTcpFront,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(postgres_module, "_ANSWER_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(postgres_module, "ANSWER_SECONDS_MAX", 0.5)
     front = serve_tcp_front(database.port)
     with open_lake(make_settings, database.through(front.port), connection_timeout_ms=1000) as lake:
         lake.catalog.create_table("users", USERS)

@@ -120,6 +120,18 @@ def test_looking_at_an_empty_database_leaves_it_empty(
     database.drop_database()
 
 
+def test_a_state_on_a_server_is_looked_at_and_not_made(
+    doctor: Doctor, postgres_server: Postgres
+) -> None:
+    dsn = postgres_server.url.replace("+psycopg", "")
+    state = checks_of(doctor("--json", f"--set=state.dsn={dsn}?schema=doctors"))["state"]
+    assert state["status"] == "ok"
+    assert "no state at schema doctors yet" in str(state["detail"])
+    assert not postgres_server.query("SELECT 1 FROM pg_namespace WHERE nspname = 'doctors'")
+    missing = checks_of(doctor("--json", f"--set=state.dsn={dsn}x"))["state"]
+    assert (missing["status"], missing["exit_code"]) == ("failed", 4)
+
+
 def test_a_damaged_catalog_is_found_and_left_alone(doctor: Doctor, tmp_path: Path) -> None:
     file = tmp_path / "lake" / "_calve" / "catalog.db"
     file.parent.mkdir(parents=True)

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
+from calve import IcebergManager
 from calve.changes import Expression, delete_rows, insert_rows, update_rows, upsert_rows
 from calve.condition import SESSION, Condition, parse_condition
 from calve.errors import InvalidRequest
 from calve.settings import load_settings
 from calve.tables.catalog import LakeCatalog
 from calve.tables.condition_columns import condition_columns
-from calve.tables.references import create_branch
 from calve.tables.schemas import arrow_schema, define_table
+from tests.commands import run_command
 from tests.property.condition_grammar import SCHEMA, arrow_tables, conditions, files
 
 _number = itertools.count()
@@ -29,10 +30,20 @@ QUIET = list(HealthCheck)
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeCatalog]:
-    data = str(tmp_path_factory.mktemp("changes"))
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("changes"))
+
+
+@pytest.fixture(scope="module")
+def catalog(data: str) -> Iterator[LakeCatalog]:
     with LakeCatalog(load_settings(flags={"data": data}, environ={}).settings) as catalog:
         yield catalog
+
+
+@pytest.fixture(scope="module")
+def manager(data: str) -> Iterator[IcebergManager]:
+    with IcebergManager(data) as manager:
+        yield manager
 
 
 def true_rows(rows: pa.Table, text: str) -> set[int] | None:
@@ -52,39 +63,84 @@ def true_rows(rows: pa.Table, text: str) -> set[int] | None:
             return None
 
 
-def check_deletes(
-    catalog: LakeCatalog, rows: list[list[dict[str, object]]], texts: list[str], spec: PartitionSpec
-) -> None:
+def filled(
+    catalog: LakeCatalog, rows: list[list[dict[str, object]]], spec: PartitionSpec
+) -> tuple[str, pa.Table]:
+    """A new table with a file for each list, and all its rows."""
     name = f"d{next(_number)}"
     catalog.create_table(name, SCHEMA, partition_spec=spec)
     parts = arrow_tables(rows, arrow_schema(SCHEMA))
     for part in parts:
         insert_rows(catalog, name, part)
-    whole = pa.concat_tables(parts)
+    return name, pa.concat_tables(parts)
+
+
+def check_deletes(
+    catalog: LakeCatalog,
+    manager: IcebergManager,
+    rows: list[list[dict[str, object]]],
+    texts: list[str],
+    spec: PartitionSpec,
+) -> None:
+    name, whole = filled(catalog, rows, spec)
     for number, text in enumerate(texts):
-        shown = true_rows(whole, text)
-        if shown is None:
+        chosen = true_rows(whole, text)
+        if chosen is None:
             continue
+        shown = manager.query_table(name, text, columns=["rid"]).to_arrow()["rid"].to_pylist()
+        assert sorted(shown) == sorted(chosen), text
         branch = f"b{number}"
-        create_branch(catalog.load_table(name), branch)
-        change = delete_rows(catalog, name, text, branch=branch)
+        manager.create_branch(name, branch)
+        change = manager.delete_data(name, text, branch=branch)
+        assert change.deleted_rows == len(shown)
         table = catalog.load_table(name)
         head = table.snapshot_by_name(branch)
         assert head is not None
         left = table.scan(snapshot_id=head.snapshot_id).to_arrow()
-        expected = set(whole["rid"].to_pylist()) - shown
+        expected = set(whole["rid"].to_pylist()) - chosen
         assert set(left["rid"].to_pylist()) == expected, text
-        assert change.deleted_rows == len(shown)
+        assert manager.query_table(name, text, branch=branch).to_arrow().num_rows == 0, text
         kept = whole.filter(pa.compute.is_in(whole["rid"], pa.array(sorted(expected), pa.int64())))
         assert repr(left.sort_by("rid").to_pylist()) == repr(kept.to_pylist())
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=QUIET)
+@given(rows=files(), texts=st.lists(conditions(), min_size=3, max_size=3))
+def test_the_command_to_delete_removes_exactly_what_the_one_to_query_shows(
+    catalog: LakeCatalog,
+    data: str,
+    capsys: pytest.CaptureFixture[str],
+    rows: list[list[dict[str, object]]],
+    texts: list[str],
+) -> None:
+    name, whole = filled(catalog, rows, PartitionSpec())
+    left = set(whole["rid"].to_pylist())
+
+    def run(command: str, *arguments: str) -> Any:
+        words = ["calve", "table", command, name, *arguments, "--json", "--data", data]
+        with pytest.MonkeyPatch.context() as patch:
+            done = run_command(words, patch, capsys)
+        assert done.code == 0, done.err
+        return done.json()
+
+    for text in texts:
+        if true_rows(whole, text) is None:
+            continue
+        shown = {row["rid"] for row in run("query", "--where", text, "--columns", "rid")}
+        assert run("delete", "--where", text)["deleted_rows"] == len(shown)
+        left -= shown
+        assert {row["rid"] for row in run("query", "--columns", "rid")} == left, text
 
 
 @settings(max_examples=4, deadline=None, suppress_health_check=QUIET)
 @given(rows=files(), texts=st.lists(conditions(), min_size=6, max_size=12))
 def test_a_delete_removes_exactly_what_a_query_shows(
-    catalog: LakeCatalog, rows: list[list[dict[str, object]]], texts: list[str]
+    catalog: LakeCatalog,
+    manager: IcebergManager,
+    rows: list[list[dict[str, object]]],
+    texts: list[str],
 ) -> None:
-    check_deletes(catalog, rows, texts, PartitionSpec())
+    check_deletes(catalog, manager, rows, texts, PartitionSpec())
 
 
 @settings(max_examples=3, deadline=None, suppress_health_check=QUIET)
@@ -94,11 +150,15 @@ def test_a_delete_removes_exactly_what_a_query_shows(
     column=st.sampled_from(["d", "s", "i", "tz"]),
 )
 def test_a_delete_in_partitions_removes_exactly_what_a_query_shows(
-    catalog: LakeCatalog, rows: list[list[dict[str, object]]], texts: list[str], column: str
+    catalog: LakeCatalog,
+    manager: IcebergManager,
+    rows: list[list[dict[str, object]]],
+    texts: list[str],
+    column: str,
 ) -> None:
     source = SCHEMA.find_field(column).field_id
     spec = PartitionSpec(PartitionField(source, 1000, IdentityTransform(), "part"))
-    check_deletes(catalog, rows, texts, spec)
+    check_deletes(catalog, manager, rows, texts, spec)
 
 
 @pytest.mark.torture
@@ -116,11 +176,12 @@ def test_a_delete_in_partitions_removes_exactly_what_a_query_shows(
 )
 def test_many_deletes_remove_exactly_what_queries_show(
     catalog: LakeCatalog,
+    manager: IcebergManager,
     rows: list[list[dict[str, object]]],
     texts: list[str],
     spec: PartitionSpec,
 ) -> None:
-    check_deletes(catalog, rows, texts, spec)
+    check_deletes(catalog, manager, rows, texts, spec)
 
 
 KEYS = st.integers(0, 5)

@@ -31,6 +31,10 @@ class Authority:
         self._certificate.configure_cert(context)
         return context
 
+    @property
+    def client(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.pem))
+
     def server_files(self) -> tuple[Path, Path]:
         """The certificate and its key, for servers that read them themselves."""
         certificate, key = self._directory / "server.pem", self._directory / "server.key"

@@ -24,7 +24,7 @@ REFERENCE: Final[dict[str, Any]] = runpy.run_path(str(ROOT / "scripts" / "refere
 
 LINK: Final = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 HEADING: Final = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
-TEST: Final = re.compile(r"`(?P<file>tests/[\w/]+\.py)::(?P<name>\w+)`")
+TEST: Final = re.compile(r"`(?P<path>(?:tests|benchmarks)/[\w./]+)(?:::(?P<name>\w+))?`")
 URL: Final = re.compile(r"\b(?:https?|ftp)://(?P<host>[^/\s:\"'`)>]*)")
 EXAMPLE_HOST: Final = re.compile(r"(?:.+\.)?example\.(?:com|org)|localhost|127\.0\.0\.1")
 
@@ -87,8 +87,21 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_a_test_that_a_page_names_exists(page: Path) -> None:
     for named in TEST.finditer(page.read_text("utf-8")):
-        source = (ROOT / named["file"]).read_text("utf-8")
-        assert f"def {named['name']}(" in source, named["name"]
+        assert (ROOT / named["path"]).exists(), named["path"]
+        if named["name"]:
+            source = (ROOT / named["path"]).read_text("utf-8")
+            assert f"def {named['name']}(" in source, named["name"]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("guarantees*.md")), ids=name_of)
+def test_every_promise_names_what_shows_it(page: Path) -> None:
+    """A test; of a bound on time, a benchmark. "The same" is what the row before names."""
+    promises = page.read_text("utf-8").split("## ", 1)[0]
+    rows = [line for line in promises.splitlines() if line.startswith("| ")][1:]
+    assert rows
+    for row in rows:
+        shown = row.rstrip(" |").rpartition(" | ")[2]
+        assert re.search(r"`(tests|benchmarks)/|^the same", shown), row
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

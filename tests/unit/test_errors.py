@@ -9,6 +9,7 @@ import pytest
 
 from calve import errors
 from calve.errors import CalveError
+from calve.protocol.problem import decoded, error_of, problem_of
 
 KINDS = [
     kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, CalveError)
@@ -47,3 +48,13 @@ def test_the_tree_in_the_docstring_is_the_tree_in_the_code() -> None:
 def test_the_context_cannot_be_changed_afterwards() -> None:
     with pytest.raises(TypeError):
         CalveError("x", context={"a": "b"}).context["a"] = "c"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_comes_over_the_wire_as_the_same_error(kind: type[CalveError]) -> None:
+    context = {"column": "id", "retry_after_ms": "250"}
+    problem = decoded(problem_of(kind("wrong", hint="mend it", context=context)).encoded())
+    assert problem is not None
+    found = error_of(problem)
+    assert type(found) is kind
+    assert (found.message, found.hint, found.context) == ("wrong", "mend it", context)

@@ -14,7 +14,7 @@ import pytest
 from calve.clock import SystemClock
 from calve.errors import Corruption
 from calve.model import TableName
-from calve.state import PipelineOrders, Progress, TopicPartition
+from calve.state import Progress, TopicPartition
 from calve.state.sqlite import SqliteState
 from calve.topics.registry import TopicRegistry
 
@@ -72,14 +72,6 @@ def test_a_lease_that_is_renewed_stays_and_one_that_is_not_ends(
     assert not state.take_lease("pipeline", "a", 10)
 
 
-def test_a_lease_is_released_by_its_owner_alone(state: SqliteState) -> None:
-    state.take_lease("pipeline", "a", 10)
-    state.release_lease("pipeline", "b")
-    assert not state.take_lease("pipeline", "b", 10)
-    state.release_lease("pipeline", "a")
-    assert state.take_lease("pipeline", "b", 10)
-
-
 @pytest.mark.parametrize(("jump_seconds", "is_kept"), [(-3600, False), (3600, False), (-1, True)])
 def test_no_jump_of_the_clock_keeps_a_lease_for_ever(
     state: SqliteState, clock: SteppingClock, jump_seconds: float, is_kept: bool
@@ -87,63 +79,6 @@ def test_no_jump_of_the_clock_keeps_a_lease_for_ever(
     state.take_lease("pipeline", "a", 10)
     clock.step(jump_seconds)
     assert state.take_lease("pipeline", "b", 10) != is_kept
-
-
-def test_the_highest_offset_of_flush_requests_stays_until_the_table_is_there(
-    state: SqliteState,
-) -> None:
-    for offset in (5, 9, 7):
-        state.request_flush(TOPIC, 0, offset)
-    state.request_flush(TOPIC, 1, 3)
-    assert state.flush_requests() == {HERE: 9, TopicPartition(TOPIC, 1): 3}
-    state.publish_committed(TOPIC, 0, log_id=LOG, offset=8)
-    assert state.flush_requests()[HERE] == 9
-    state.publish_committed(TOPIC, 0, log_id=LOG, offset=9)
-    assert state.flush_requests() == {TopicPartition(TOPIC, 1): 3}
-
-
-def test_what_is_in_the_table_needs_no_flush_and_no_skip(state: SqliteState) -> None:
-    state.publish_committed(TOPIC, 0, log_id=LOG, offset=9)
-    state.request_flush(TOPIC, 0, 9)
-    state.request_skip(TOPIC, 0, 4)
-    assert state.flush_requests() == {}
-    assert state.pipeline_orders() == PipelineOrders()
-
-
-def test_a_new_log_makes_requests_about_the_old_one_void(state: SqliteState) -> None:
-    state.publish_committed(TOPIC, 0, log_id=LOG, offset=20)
-    state.request_flush(TOPIC, 0, 90)
-    state.request_skip(TOPIC, 0, 90)
-    state.reset_committed(TOPIC, 0, log_id=LOG, offset=9)
-    assert state.flush_requests() == {HERE: 90}, "the same log, from an earlier offset"
-    state.reset_committed(TOPIC, 0, log_id=UUID(int=9), offset=9)
-    assert state.flush_requests() == {}
-    assert state.pipeline_orders().skips == {}
-
-
-def test_topics_are_paused_alone_or_all_together(state: SqliteState) -> None:
-    state.pause_pipeline(TOPIC)
-    state.pause_pipeline(TOPIC)
-    assert state.pipeline_orders() == PipelineOrders(paused_topics=frozenset({TOPIC}))
-    assert state.pipeline_orders().holds_back(TOPIC)
-    assert not state.pipeline_orders().holds_back(OTHER)
-    state.pause_pipeline()
-    assert state.pipeline_orders().holds_back(OTHER)
-    state.resume_pipeline(TOPIC)
-    assert state.pipeline_orders() == PipelineOrders(is_paused=True)
-    state.pause_pipeline(OTHER)
-    state.resume_pipeline()
-    assert state.pipeline_orders() == PipelineOrders()
-
-
-def test_a_skip_holds_until_the_table_has_passed_it(state: SqliteState) -> None:
-    state.request_skip(TOPIC, 0, 20)
-    state.request_skip(TOPIC, 0, 10)
-    assert state.pipeline_orders().skips == {HERE: 20}
-    state.publish_committed(TOPIC, 0, log_id=LOG, offset=19)
-    assert state.pipeline_orders().skips == {HERE: 20}
-    state.publish_committed(TOPIC, 0, log_id=LOG, offset=20)
-    assert state.pipeline_orders().skips == {}
 
 
 def test_progress_is_as_it_was_published_last(state: SqliteState, clock: SteppingClock) -> None:
@@ -169,19 +104,6 @@ def test_progress_is_as_it_was_published_last(state: SqliteState, clock: Steppin
     clock.step(5)
     state.publish_progress([])
     assert state.progress().at == clock.now()
-
-
-def test_a_deleted_topic_leaves_no_orders(state: SqliteState) -> None:
-    record = state.create_topic(TableName.parse("orders"), b"")
-    assert record is not None
-    state.request_flush(TOPIC, 0, 5)
-    state.request_skip(TOPIC, 0, 5)
-    state.pause_pipeline(TOPIC)
-    state.publish_progress([Progress(topic_id=TOPIC, partition=0)])
-    assert state.delete_topic(record, TOPIC, [])
-    assert state.flush_requests() == {}
-    assert state.pipeline_orders() == PipelineOrders()
-    assert state.progress().partitions == {}
 
 
 def test_progress_that_cannot_be_read_is_told(state: SqliteState, tmp_path: Path) -> None:

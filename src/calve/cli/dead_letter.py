@@ -12,7 +12,7 @@ import msgspec
 from calve.cli.opened import confirm, destroying
 from calve.cli.options import Call, common_options
 from calve.cli.output import counted, print_json, print_table, say
-from calve.cli.place import server_option, service_url
+from calve.cli.place import client_of, server_option, service_url
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _REASONS_SHOWN: Final = 20
@@ -197,10 +197,8 @@ def _letters(call: Call, topic: str, server: str | None) -> Iterator[Letters]:
             found: Any = lake.dead_letters(topic)
             yield found
     else:
-        from calve.client import Client
-
         say(f"through the service at {url}")
-        with Client(url) as client:
+        with client_of(settings, url) as client:
             yield client.dead_letters(topic)
 
 

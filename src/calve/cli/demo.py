@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from calve.cli.output import say
 from calve.client import Client
+from calve.client.trust import trusted_with
 from calve.errors import CalveError
 from calve.testdata import generate_test_data
+
+if TYPE_CHECKING:
+    from calve.settings import Settings
 
 TOPIC: Final = "demo"
 _ROWS: Final = 10
@@ -19,10 +23,12 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 @contextmanager
-def demo_traffic(url: str) -> Iterator[None]:
+def demo_traffic(settings: Settings, url: str) -> Iterator[None]:
     """Rows into the topic `demo`, from a thread that ends with the block."""
     ending = threading.Event()
-    sending = threading.Thread(target=_send, args=(url, ending), name="calve-demo", daemon=True)
+    sending = threading.Thread(
+        target=_send, args=(settings, url, ending), name="calve-demo", daemon=True
+    )
     sending.start()
     try:
         yield
@@ -31,8 +37,9 @@ def demo_traffic(url: str) -> Iterator[None]:
         sending.join()
 
 
-def _send(url: str, ending: threading.Event) -> None:
-    client = Client(url, delivery_timeout_seconds=_PATIENCE_SECONDS)
+def _send(settings: Settings, url: str, ending: threading.Event) -> None:
+    trusted = trusted_with(settings.ingest.tls_cert)
+    client = Client(url, tls_root_certs=trusted, delivery_timeout_seconds=_PATIENCE_SECONDS)
     seed = 0
     while not ending.wait(_PAUSE_SECONDS):
         try:

@@ -13,7 +13,7 @@ import msgspec
 
 from calve.cli.options import Call, common_options
 from calve.cli.output import print_json, print_table, say
-from calve.cli.place import server_option
+from calve.cli.place import client_of, server_option
 
 _SHOWN: Final = 40
 
@@ -152,10 +152,8 @@ def _pipeline(call: Call, server: str | None) -> Iterator[_Pipeline]:
         with pipeline_of(settings) as control:
             yield control
     else:
-        from calve.client import Client
-
         say(f"through the service at {server}")
-        with Client(server) as client:
+        with client_of(settings, server) as client:
             yield client.pipeline
 
 

@@ -56,6 +56,14 @@ def service_url(settings: Settings, server: str | None) -> str | None:
     return running.addresses.flight if running else None
 
 
+def client_of(settings: Settings, url: str) -> Client:
+    """A client that also trusts the certificate which the settings name."""
+    from calve.client import Client
+    from calve.client.trust import trusted_with
+
+    return Client(url, tls_root_certs=trusted_with(settings.ingest.tls_cert))
+
+
 @contextmanager
 def topics_at(call: Call, server: str | None) -> Iterator[Topics]:
     """The topics, and words to standard error that say where they are."""
@@ -66,10 +74,8 @@ def topics_at(call: Call, server: str | None) -> Iterator[Topics]:
         with ExitStack() as open_things:
             yield _TopicsOfLake(settings, open_things)
     else:
-        from calve.client import Client
-
         say(f"through the service at {url}")
-        with Client(url) as client:
+        with client_of(settings, url) as client:
             yield _TopicsOfService(client)
 
 

@@ -13,7 +13,7 @@ import click
 
 from calve.cli.options import Call, row_options
 from calve.cli.output import print_json, print_table, say
-from calve.cli.place import server_option
+from calve.cli.place import client_of, server_option
 from calve.cli.progress import counted_rows
 from calve.errors import InvalidRequest, NotFound
 from calve.ingest.formats import KnownTypes, decode, file_batches, file_bodies
@@ -131,9 +131,11 @@ def _way(settings: Settings, topic: str, server: str | None, on_error: str) -> I
             yield _IntoLake(lake, topic, sets_aside=sets_aside)
     elif url.startswith("http"):
         from calve.client.posting import Poster
+        from calve.client.trust import trusted_with
 
         say(f"through the service at {url}")
-        with Poster(url, topic, sets_aside=sets_aside) as poster:
+        trusted = trusted_with(settings.ingest.tls_cert)
+        with Poster(url, topic, sets_aside=sets_aside, tls_root_certs=trusted) as poster:
             yield _OverHttp(poster)
     else:
         if sets_aside:
@@ -141,10 +143,8 @@ def _way(settings: Settings, topic: str, server: str | None, on_error: str) -> I
                 "--on-error dead-letter goes over HTTP",
                 hint="name the service's HTTP address, such as --server http://127.0.0.1:8080",
             )
-        from calve.client import Client
-
         say(f"through the service at {url}")
-        with Client(url) as client:
+        with client_of(settings, url) as client:
             yield _OverFlight(client, topic)
 
 

@@ -61,7 +61,7 @@ def up(call: Call, *, only: str | None, demo: bool) -> int:
     with _stopping(supervisor) as asked, supervisor:
         addresses = supervisor.addresses if "ingest" in roles else None
         _print(call, settings, addresses)
-        with _traffic(addresses, demo=demo):
+        with _traffic(settings, addresses, demo=demo):
             supervisor.run()
     say("stopped" if len(asked) < 2 else "ended at once")
     return 0 if len(asked) < 2 else EXIT_INTERRUPTED
@@ -91,13 +91,15 @@ def _order(call: Call, settings: Settings) -> Order:
     return Order(config=call.config, flags=flags)
 
 
-def _traffic(addresses: Addresses | None, *, demo: bool) -> AbstractContextManager[None]:
+def _traffic(
+    settings: Settings, addresses: Addresses | None, *, demo: bool
+) -> AbstractContextManager[None]:
     if not demo or addresses is None:
         return nullcontext()
     from calve.cli.demo import TOPIC, demo_traffic
 
     say(f"sending sample rows to the topic {TOPIC}")
-    return demo_traffic(addresses.flight)
+    return demo_traffic(settings, addresses.flight)
 
 
 def _print(call: Call, settings: Settings, addresses: Addresses | None) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ from calve.cli.output import print_json, print_json_line, print_table, say
 from calve.clock import SystemClock
 from calve.errors import Corruption, InvalidRequest
 from calve.model import TableName
+from calve.query.cells import json_rows
 from calve.wal import Entry, Kind, LogReader, OsFiles
 from calve.wal.files import translating
 from calve.wal.inspect import LogDescription, describe_log, require_log
@@ -81,9 +83,26 @@ def verify(call: Call) -> int:
 
 @wal.command()
 @click.argument("topic", metavar="TOPIC")
-@click.option("--partition", default=0, show_default=True, help="The topic's partition.")
-@click.option("--from", "start", type=int, help="The first offset; the log's first if not given.")
-@click.option("--limit", default=100, show_default=True, help="How many rows at most.")
+@click.option(
+    "--partition",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="The topic's partition.",
+)
+@click.option(
+    "--from",
+    "start",
+    type=click.IntRange(min=0),
+    help="The first offset; the log's first if not given.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="How many rows at most.",
+)
 @common_options
 def dump(call: Call, topic: str, partition: int, start: int | None, limit: int) -> None:
     """Print rows of a topic as they lie in the log, rejected ones and holes too.
@@ -91,12 +110,7 @@ def dump(call: Call, topic: str, partition: int, start: int | None, limit: int) 
     \b
     Example: calve wal dump orders --from 1000 --limit 10
     """
-    layout = _layout(call)
-    with translating(layout.root, "read"), LogReader(layout.root, files=_FILES) as reader:
-        stream = reader.stream(TableName.parse(topic), partition)
-        offsets = reader.offsets(stream)
-        first = offsets.first if start is None else start
-        rows = _rows(reader.read(stream, first, min(first + limit, offsets.durable)), partition)
+    rows = _rows(_layout(call), TableName.parse(topic), partition, start, limit)
     if call.as_json:
         for row in rows:
             print_json_line(row)
@@ -233,24 +247,29 @@ def _layout(call: Call) -> LogLayout:
     return LogLayout(path)
 
 
-def _rows(entries: Iterator[Entry], partition: int) -> list[dict[str, object]]:
-    return [
-        {
-            "partition": partition,
-            "offset": entry.first_offset + i,
-            "ingested_at": entry.ingested_at.isoformat(timespec="microseconds"),
-            "kind": entry.kind.name.lower(),
-            "value": value,
-        }
-        for entry in entries
-        for i, value in enumerate(_values(entry))
-    ]
+def _rows(
+    layout: LogLayout, topic: TableName, partition: int, start: int | None, limit: int
+) -> Iterator[dict[str, object]]:
+    """One after the other, so that the first are there before the last are read."""
+    with translating(layout.root, "read"), LogReader(layout.root, files=_FILES) as reader:
+        stream = reader.stream(topic, partition)
+        offsets = reader.offsets(stream)
+        first = offsets.first if start is None else start
+        for entry in reader.read(stream, first, min(first + limit, offsets.durable)):
+            for offset, value in enumerate(_values(entry), entry.first_offset):
+                yield {
+                    "partition": partition,
+                    "offset": offset,
+                    "ingested_at": entry.ingested_at.isoformat(timespec="microseconds"),
+                    "kind": entry.kind.name.lower(),
+                    "value": value,
+                }
 
 
-def _values(entry: Entry) -> list[object]:
+def _values(entry: Entry) -> Iterable[object]:
     if entry.kind == Kind.HOLE or entry.batch is None:
-        return [None] * (entry.end_offset - entry.first_offset)
-    return list(entry.batch.to_pylist())
+        return repeat(None, entry.end_offset - entry.first_offset)
+    return json_rows(entry.batch)
 
 
 def _print_log(description: LogDescription) -> None:

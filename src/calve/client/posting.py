@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import random
+import ssl
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
@@ -11,7 +12,8 @@ from uuid import uuid4
 
 import msgspec
 
-from calve.errors import CalveError, InvalidRequest, Unavailable
+from calve.client.trust import context_with
+from calve.errors import CalveError, Denied, InvalidRequest, Unavailable
 from calve.protocol.problem import decoded, error_of
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 _T = TypeVar("_T")
-_SCHEMES: Final = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
 PATIENCE_SECONDS: Final = 120.0
 _REQUEST_SECONDS: Final = 60.0
 _DELAY_SECONDS_MIN: Final = 0.1
@@ -49,17 +50,26 @@ class _Described(msgspec.Struct, frozen=True):
 class Poster:
     """Sends bodies to one topic, one after the other. Not safe to share between threads."""
 
-    def __init__(self, url: str, topic: str, *, sets_aside: bool) -> None:
+    def __init__(
+        self, url: str, topic: str, *, sets_aside: bool, tls_root_certs: bytes | None = None
+    ) -> None:
         """With `sets_aside`, bad rows go to the dead letters instead of failing their body."""
         address = urlsplit(url)
-        if address.scheme not in _SCHEMES or not address.hostname:
+        if address.scheme not in {"http", "https"} or not address.hostname:
             raise InvalidRequest(
                 f"{url!r} is no address of a service over HTTP",
                 hint="write one such as http://127.0.0.1:8080",
             )
         self._url = url
-        self._connection = _SCHEMES[address.scheme](
-            address.hostname, address.port, timeout=_REQUEST_SECONDS
+        self._connection = (
+            http.client.HTTPConnection(address.hostname, address.port, timeout=_REQUEST_SECONDS)
+            if address.scheme == "http"
+            else http.client.HTTPSConnection(
+                address.hostname,
+                address.port,
+                timeout=_REQUEST_SECONDS,
+                context=context_with(tls_root_certs),
+            )
         )
         self._topic = f"/v1/topics/{quote(topic, safe='')}"
         self._rows = "/rows?on_error=dead_letter" if sets_aside else "/rows"
@@ -97,6 +107,12 @@ class Poster:
             self._connection.request(method, target, content, dict(headers or {}))
             response = self._connection.getresponse()
             answer: bytes = response.read()
+        except ssl.SSLCertVerificationError as error:
+            self._connection.close()
+            raise Denied(
+                f"the certificate of {self._url} is not trusted: {error.verify_message}",
+                hint="ingest.tls_cert, or this machine, must have it or the authority's",
+            ) from error
         except _BROKEN as error:
             self._connection.close()
             raise Unavailable(

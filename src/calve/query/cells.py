@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
@@ -88,6 +88,15 @@ def _one_line(text: str) -> str:
         sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii")
         for sign in text
     )
+
+
+def json_rows(batch: pa.RecordBatch, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """The rows as values for JSON, under the columns' names or others."""
+    if not batch.num_columns:
+        return [{} for _ in range(batch.num_rows)]
+    columns = [map(json_converter(each.type), column_values(each)) for each in batch.columns]
+    names = names or batch.schema.names
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def json_converter(kind: pa.DataType) -> Convert:

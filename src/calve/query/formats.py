@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from calve.errors import InvalidRequest
-from calve.query.cells import cell_text, column_values, json_converter
+from calve.query.cells import cell_text, column_values, json_converter, json_rows
 from calve.query.rows import Rows
 from calve.query.text_table import column_widths, is_right, line
 from calve.tables.nearest import meant
@@ -97,12 +97,7 @@ def _write_ndjson(rows: _Counted, out: BinaryIO) -> None:
 def _json_objects(rows: _Counted) -> Iterator[bytes]:
     encoder = msgspec.json.Encoder()
     for batch in _pieces(rows, _TEXT_ROWS):
-        columns = [
-            list(map(json_converter(column.type), column_values(column)))
-            for column in _printable(batch).columns
-        ]
-        for values in zip(*columns, strict=True):
-            yield encoder.encode(dict(zip(rows.columns, values, strict=True)))
+        yield from map(encoder.encode, json_rows(_printable(batch), rows.columns))
 
 
 def _write_csv(rows: _Counted, out: BinaryIO) -> None:

@@ -3,7 +3,7 @@
 The registry of topics, committed offsets, and what the pipeline is told and tells.
 """
 
-from calve.state.connect import open_state
+from calve.state.connect import open_state, state_kind
 from calve.state.store import CommittedOffset, State, TopicRecord
 from calve.state.work import (
     PIPELINE_LEASE,
@@ -25,4 +25,5 @@ __all__ = [
     "TopicPartition",
     "TopicRecord",
     "open_state",
+    "state_kind",
 ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
 from calve.clock import Clock, SystemClock
 from calve.errors import InvalidSettings
+from calve.parts import load_part
 from calve.paths import DataLayout
 from calve.state.sqlite import SqliteState
 
@@ -16,25 +17,40 @@ if TYPE_CHECKING:
     from calve.state.store import State
 
 _SQLITE: Final = "sqlite:///"
-_LATER: Final = ("postgresql", "etcd")
+_POSTGRES: Final = ("postgresql", "postgres", "postgresql+psycopg")
+_WAYS: Final = (
+    "leave the setting out, or write sqlite:////directory/state.db, "
+    "postgresql://user:password@host:5432/database or etcd://host:2379"
+)
 
 
-def open_state(settings: Settings, *, clock: Clock | None = None) -> State:
-    """The store that the settings name; it is made if it is not there yet."""
+def open_state(settings: Settings, *, clock: Clock | None = None, create: bool = True) -> State:
+    """The store that the settings name; without `create`, NotFound if it is not there yet.
+
+    The clock is for the stores that have none of their own.
+    """
     dsn = settings.state.dsn
     if dsn is None:
-        return SqliteState(DataLayout(settings.data).state, clock=clock or SystemClock())
+        path = DataLayout(settings.data).state
+        return SqliteState(path, clock=clock or SystemClock(), create=create)
     text = dsn.reveal()
+    scheme = text.partition(":")[0]
     if text.startswith(_SQLITE) and not text.endswith((":memory:", _SQLITE)):
         path = Path(unquote(text.removeprefix(_SQLITE).partition("?")[0]))
-        return SqliteState(path, clock=clock or SystemClock())
-    scheme = text.partition(":")[0]
-    if scheme in _LATER:
-        raise InvalidSettings(
-            f"state.dsn: this version cannot keep its state in {scheme} yet",
-            hint="leave the setting out, or write sqlite:////directory/state.db",
-        )
-    raise InvalidSettings(
-        f"state.dsn: {dsn} names no store for the state",
-        hint="leave the setting out, or write sqlite:////directory/state.db",
-    )
+        return SqliteState(path, clock=clock or SystemClock(), create=create)
+    if scheme in _POSTGRES:
+        postgres = load_part("postgres", "calve.state.postgres")
+        return cast("State", postgres.PostgresState(text, retry=settings.retry, create=create))
+    if scheme == "etcd":
+        # Only a state in etcd needs what speaks HTTP.
+        from calve.state.etcd import EtcdState
+
+        clock = clock or SystemClock()
+        return EtcdState(text, retry=settings.retry, clock=clock, create=create)
+    raise InvalidSettings(f"state.dsn: {dsn} names no store for the state", hint=_WAYS)
+
+
+def state_kind(settings: Settings) -> str:
+    """What the state is kept in, in one word."""
+    dsn = settings.state.dsn
+    return dsn.reveal().partition(":")[0] if dsn else "sqlite"

@@ -51,15 +51,35 @@ _RESETS: Final = (
         count INTEGER NOT NULL, held_until_us INTEGER NOT NULL,
         PRIMARY KEY (topic_id, partition)) WITHOUT ROWID""",
 )
-# What each version brought.
-_VERSIONS: Final = (_REGISTRY, _PIPELINE, _RESETS)
-FORMAT_VERSION: Final = len(_VERSIONS)
-
-# Those that are about a topic, and go with it.
-OF_TOPICS: Final = (
-    *("committed", "resets", "appended"),
-    *("flush_requests", "skips", "paused", "progress"),
+_SUBSCRIPTIONS: Final = (
+    "CREATE TABLE keepers (partition INTEGER PRIMARY KEY, keeper TEXT NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE subscriptions (
+        subscription TEXT NOT NULL, namespace TEXT NOT NULL, topic TEXT NOT NULL,
+        topic_id TEXT NOT NULL, generation INTEGER NOT NULL, token INTEGER NOT NULL,
+        created_us INTEGER NOT NULL,
+        PRIMARY KEY (subscription, namespace, topic)) WITHOUT ROWID""",
+    """CREATE TABLE positions (
+        subscription TEXT NOT NULL, namespace TEXT NOT NULL, topic TEXT NOT NULL,
+        partition INTEGER NOT NULL, log_offset INTEGER NOT NULL,
+        PRIMARY KEY (subscription, namespace, topic, partition)) WITHOUT ROWID""",
+    """CREATE TABLE subscribers (
+        subscription TEXT NOT NULL, namespace TEXT NOT NULL, topic TEXT NOT NULL,
+        owner TEXT NOT NULL, taken_us INTEGER NOT NULL, length_us INTEGER NOT NULL,
+        PRIMARY KEY (subscription, namespace, topic)) WITHOUT ROWID""",
+    "CREATE TABLE generations (only INTEGER PRIMARY KEY CHECK (only = 1), count INTEGER NOT NULL)",
+    "INSERT INTO generations VALUES (1, 0)",
+    """CREATE TABLE followers (
+        table_name TEXT NOT NULL, follower TEXT NOT NULL,
+        snapshot_id INTEGER NOT NULL, at_us INTEGER NOT NULL,
+        PRIMARY KEY (table_name, follower)) WITHOUT ROWID""",
+    """CREATE TABLE following (
+        table_name TEXT NOT NULL, follower TEXT NOT NULL,
+        taken_us INTEGER NOT NULL, length_us INTEGER NOT NULL,
+        PRIMARY KEY (table_name, follower)) WITHOUT ROWID""",
 )
+# What each version brought.
+_VERSIONS: Final = (_REGISTRY, _PIPELINE, _RESETS, _SUBSCRIPTIONS)
+FORMAT_VERSION: Final = len(_VERSIONS)
 
 
 def bring_up_to_date(connection: Connection, version: int) -> None:

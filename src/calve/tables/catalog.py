@@ -24,13 +24,13 @@ from calve.clock import Clock, SystemClock
 from calve.errors import CalveError, Conflict, NotFound
 from calve.model import DEFAULT_DATASET, DEFAULT_TENANT, TableName
 from calve.paths import table_location
+from calve.retry import retried
 from calve.settings import RetrySettings, Settings
 from calve.tables.cache import CacheInfo, TableCache
 from calve.tables.catalogs.sql import EngineCatalog, PoolWaits
 from calve.tables.connect import connect_catalog, require_lake, warehouse_url
 from calve.tables.names import NameMap
 from calve.tables.nearest import meant
-from calve.tables.retry import retried
 from calve.tables.stores import memory
 from calve.tables.stores.listing import is_taken
 from calve.tables.translate import require_creatable, translating

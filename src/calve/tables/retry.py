@@ -1,4 +1,4 @@
-"""Trying again: a bounded number of times, after waits that grow and are never in step."""
+"""Trying a table's commit again, as often as its properties or a bound of the caller's say."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from tenacity import (
-    RetryCallState,
     Retrying,
     retry_if_exception,
     stop_after_attempt,
     stop_after_delay,
-    wait_exponential_jitter,
     wait_random_exponential,
 )
 
 from calve.errors import Conflict
+from calve.retry import retried, telling
 from calve.settings import RetrySettings
 
 _T = TypeVar("_T")
@@ -65,29 +64,6 @@ class CommitRetry:
         )
 
 
-def retried(
-    work: Callable[[], _T],
-    retry: RetrySettings,
-    is_passing: Callable[[BaseException], bool],
-    *,
-    on_wait: Callable[[float], None] | None = None,
-) -> _T:
-    """Do the work; while it fails in a way that may pass, wait and do it again."""
-    attempts = Retrying(
-        stop=stop_after_attempt(retry.max_attempts),
-        wait=wait_exponential_jitter(
-            multiplier=retry.initial_delay_ms / 1000,
-            max=retry.max_delay_ms / 1000,
-            exp_base=retry.backoff_multiplier,
-            jitter=retry.initial_delay_ms / 1000,
-        ),
-        retry=retry_if_exception(is_passing),
-        before_sleep=_telling(on_wait),
-        reraise=True,
-    )
-    return attempts(work)
-
-
 def retried_commit(
     work: Callable[[], _T],
     properties: Mapping[str, str],
@@ -103,14 +79,10 @@ def retried_commit(
         stop=stop_after_attempt(retries + 1) | stop_after_delay(total_ms / 1000),
         wait=wait_random_exponential(multiplier=least_ms / 1000, max=most_ms / 1000),
         retry=retry_if_exception(is_passing),
-        before_sleep=_telling(on_wait),
+        before_sleep=telling(on_wait),
         reraise=True,
     )
     return attempts(work)
-
-
-def _telling(on_wait: Callable[[float], None] | None) -> Callable[[RetryCallState], None] | None:
-    return None if on_wait is None else lambda state: on_wait(state.upcoming_sleep)
 
 
 def _amount(properties: Mapping[str, str], name: str, default: int) -> int:

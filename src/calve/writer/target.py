@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 from calve.clock import Clock
 from calve.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from calve.model import TableName
+from calve.retry import retried
 from calve.settings import RetrySettings
 from calve.tables.cache import CacheInfo, TableCache
 from calve.tables.catalog import LakeCatalog
 from calve.tables.catalogs.sql import PoolWaits
 from calve.tables.commit import FRESH_SECONDS
-from calve.tables.retry import retried
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema

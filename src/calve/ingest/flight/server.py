@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from calve.clock import SystemClock
-from calve.errors import InvalidSettings, Unavailable
+from calve.errors import Unavailable
+from calve.ingest.certificate import certificate_of
 from calve.ingest.flight.calls import Calls
 from calve.ingest.flight.connections import Connections
 from calve.ingest.flight.service import Service
 from calve.ingest.flight.watch import Watch
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from typing import Self
 
     from calve.ingest.intake import Intake
     from calve.settings import Settings
-    from calve.settings.tree import IngestSettings
 
 _log: Final = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.005
@@ -54,7 +53,8 @@ class FlightServer:
         """
         settings = self._settings
         address = (settings.host, settings.flight_port)
-        tls = _certificate(settings)
+        certificate = certificate_of(settings)
+        tls = [(certificate.cert, certificate.key)] if certificate else None
         try:
             self._service = Service(address, self._intake, self._calls, tls=tls)
         except (pa.ArrowException, OSError) as error:
@@ -103,23 +103,6 @@ class FlightServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def _certificate(settings: IngestSettings) -> list[tuple[bytes, bytes]] | None:
-    if settings.tls_cert is None and settings.tls_key is None:
-        return None
-    if settings.tls_cert is None or settings.tls_key is None:
-        raise InvalidSettings("ingest.tls_cert and ingest.tls_key come together", hint="set both")
-    return [(_read(settings.tls_cert), _read(settings.tls_key))]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InvalidSettings(
-            f"{path} cannot be read: {error.strerror}", hint="check ingest.tls_cert and tls_key"
-        ) from error
 
 
 def _bracketed(host: str) -> str:

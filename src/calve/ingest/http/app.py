@@ -17,18 +17,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from calve.errors import CalveError
+from calve.errors import CalveError, Unavailable
 from calve.ingest.http.guard import Guard
 from calve.ingest.http.openapi import docs_page, openapi
-from calve.ingest.http.problems import MEDIA_TYPE, Problem, Refusal
+from calve.ingest.http.problems import MEDIA_TYPE, Refusal, headers_of, plain_problem
 from calve.ingest.http.upload import Upload
-from calve.ingest.refusals import as_refusal
+from calve.ingest.refusals import RETRY_AFTER_MS, as_refusal
+from calve.protocol import problem_of
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from calve.ingest.http.operation import Handler, Operation
     from calve.ingest.http.service import Service
+    from calve.protocol import Problem
 
 _log: Final = logging.getLogger(__name__)
 _CLOSE: Final = {"Connection": "close"}
@@ -73,7 +75,7 @@ class App:
                     raise
                 response = _stopping()
             except CalveError as error:
-                response = _problem(Problem.of(error), _CLOSE)
+                response = _problem(problem_of(as_refusal(error)), _CLOSE)
             if gate.is_closing:
                 response.headers.update(_CLOSE)
             await response(scope, receive, send)
@@ -83,7 +85,7 @@ class App:
             self._guard.check(request.method, request.headers)
             return await self._routed(request)
         except CalveError as error:
-            return _problem(Problem.of(as_refusal(error)))
+            return _problem(problem_of(as_refusal(error)))
         except Refusal as refusal:
             return _problem(refusal.problem, refusal.headers)
         except ClientDisconnect:
@@ -91,7 +93,7 @@ class App:
         except Exception:  # noqa: BLE001
             _log.exception("a request failed: %s %s", request.method, request.url.path)
             return _problem(
-                Problem.plain(
+                plain_problem(
                     HTTPStatus.INTERNAL_SERVER_ERROR,
                     "the service failed at this request",
                     "its log says why",
@@ -135,18 +137,15 @@ def _problem(problem: Problem, headers: Mapping[str, str] | None = None) -> Resp
     return Response(
         problem.encoded(),
         problem.status,
-        headers={**problem.headers, **(headers or {})},
+        headers={**headers_of(problem), **(headers or {})},
         media_type=MEDIA_TYPE,
     )
 
 
 def _stopping() -> Response:
-    problem = Problem(
-        type="urn:calve:problem:unavailable",
-        title="Unavailable",
-        status=HTTPStatus.SERVICE_UNAVAILABLE,
-        detail="the service stops",
-        hint="retry in 1,000 ms, with the same producer and sequence",
-        retry_after_ms=1_000,
+    error = Unavailable(
+        "the service stops",
+        hint=f"retry in {RETRY_AFTER_MS} ms, with the same producer and sequence",
+        context={"retry_after_ms": str(RETRY_AFTER_MS)},
     )
-    return _problem(problem, _CLOSE)
+    return _problem(problem_of(error), _CLOSE)

@@ -93,6 +93,7 @@ def _partition(request: Request) -> int | None:
 
 def _offset(request: Request) -> int:
     text = request.path_params["offset"]
-    if not (text.isascii() and text.isdecimal() and int(text) < OFFSET_MAX):
+    offset = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else OFFSET_MAX
+    if offset >= OFFSET_MAX:
         raise InvalidRequest(f"{text[:40]!r} is no offset", hint="give a whole number from 0 on")
-    return int(text)
+    return offset

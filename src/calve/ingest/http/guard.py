@@ -33,7 +33,7 @@ class Guard:
         self._check_host(headers.get("host"))
         host = headers.get("host", "")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _place_of(origin) != host.lower():
             raise _denied(f"the request comes from a page of {origin!r}")
         if headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
             is_link = headers.get("sec-fetch-mode") == "navigate" and method in _SAFE_METHODS
@@ -46,6 +46,13 @@ class Guard:
         name = _host_name(host)
         if name != self._host and not _is_loopback(name):
             raise _denied(f"the server is not called {name!r}")
+
+
+def _place_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _host_name(host: str) -> str:

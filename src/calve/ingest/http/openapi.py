@@ -11,7 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from calve.ingest.http.operation import Content, Operation, Parameter
-from calve.ingest.http.problems import MEDIA_TYPE, Problem
+from calve.ingest.http.problems import MEDIA_TYPE
+from calve.protocol import Problem
 
 _REF: Final = "#/components/schemas/{name}"
 _WITH_BODY: Final = frozenset({"POST", "PATCH"})

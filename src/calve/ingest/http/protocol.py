@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from calve.ingest.http.problems import Problem
+from calve.ingest.http.problems import plain_problem, raw_response
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 _LINGER_SECONDS: Final = 1.0
@@ -145,7 +145,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if cycle.response_started:
                 self.transport.close()
                 return
-        self.transport.write(Problem.plain(status, detail, hint).raw())
+        self.transport.write(raw_response(plain_problem(status, detail, hint)))
         self._close_gently()
 
     def _close_gently(self) -> None:

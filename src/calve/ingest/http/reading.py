@@ -13,6 +13,7 @@ from calve.ingest.formats.json_rows import JSON, NDJSON
 from calve.ingest.http.headers import wanted_type
 from calve.ingest.http.service import Service, number, topic_name
 from calve.ingest.http.views import RowsPage, RowView
+from calve.query.cells import json_rows
 from calve.wal import Kind
 
 if TYPE_CHECKING:
@@ -90,8 +91,7 @@ def _encoded(page: _Page, kind: str, name: TableName, partition: int) -> bytes:
 def _rows(page: _Page, partition: int) -> Iterator[RowView]:
     for entry in page.entries:
         assert entry.batch is not None
-        values = entry.batch.to_pylist(maps_as_pydicts="lossy")
-        for offset, value in enumerate(values, entry.first_offset):
+        for offset, value in enumerate(json_rows(entry.batch), entry.first_offset):
             yield RowView(
                 partition=partition, offset=offset, ingested_at=entry.ingested_at, value=value
             )

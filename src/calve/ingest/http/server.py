@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from calve.errors import Unavailable
+from calve.ingest.certificate import certificate_of
 from calve.ingest.http.app import App
 from calve.ingest.http.protocol import BoundedProtocol, ConnectionLimits
 from calve.ingest.http.routes import OPERATIONS
@@ -19,6 +20,7 @@ from calve.ingest.http.service import Service
 if TYPE_CHECKING:
     from typing import Self
 
+    from calve.ingest.certificate import Certificate
     from calve.ingest.intake import Intake
     from calve.settings import Settings
 
@@ -52,10 +54,12 @@ class HttpServer:
         Unavailable if the address is taken. Takes no signals; the caller stops it.
         """
         assert self._thread is None, "started twice"
+        certificate = certificate_of(self._settings)
         listening = _listening(self._settings.host, self._settings.http_port)
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
-        self._url = f"http://{host}:{listening.getsockname()[1]}"
-        self._running = _Running(Service(self._intake, self._settings), listening)
+        scheme = "https" if certificate else "http"
+        self._url = f"{scheme}://{host}:{listening.getsockname()[1]}"
+        self._running = _Running(Service(self._intake, self._settings), listening, certificate)
         self._thread = threading.Thread(target=self._running.run, name="calve-http", daemon=True)
         self._thread.start()
         self._running.wait_started(self._thread)
@@ -84,7 +88,9 @@ class HttpServer:
 class _Running:
     """What lives in the server's thread."""
 
-    def __init__(self, service: Service, listening: socket.socket) -> None:
+    def __init__(
+        self, service: Service, listening: socket.socket, certificate: Certificate | None
+    ) -> None:
         self._service = service
         self._listening = listening
         self._is_started = threading.Event()
@@ -105,6 +111,8 @@ class _Running:
                 access_log=False,
                 server_header=False,
                 backlog=_BACKLOG,
+                ssl_certfile=certificate.cert_file if certificate else None,
+                ssl_keyfile=certificate.key_file if certificate else None,
                 timeout_keep_alive=settings.http_idle_timeout_ms / 1000,  # type: ignore[arg-type]
                 timeout_graceful_shutdown=1,
             )

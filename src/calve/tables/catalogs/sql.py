@@ -26,9 +26,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 from sqlalchemy.orm import Session
 
 from calve.errors import NotFound
+from calve.retry import retried
 from calve.settings import RetrySettings
 from calve.tables.expiry import clear_away
-from calve.tables.retry import retried
 from calve.tables.translate import reading_metadata
 from calve.tables.version_hint import publish_hint
 
