@@ -276,6 +276,14 @@ class Intake:
             offsets = reader.offsets(attached.stream)
         return TopicOffsets(offsets.first, offsets.durable, self._committed(attached))
 
+    def offsets_of(self, topic: Topic) -> TopicOffsets:
+        """The same without beginning a stream: of a topic that has none here yet, where it would
+        begin."""
+        if self.partition in topic.partitions:
+            return self.offsets(topic.name)
+        first = topic.first_offsets.get(self.partition, 0)
+        return TopicOffsets(first, first, first)
+
     def _committed(self, attached: Attached) -> int:
         known = self._state.committed(attached.topic.id, self.partition)
         return known.offset if known else attached.stream.first_offset

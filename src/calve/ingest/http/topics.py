@@ -38,7 +38,16 @@ async def list_topics(service: Service, request: Request) -> Response:
     tenant = request.query_params.get("tenant")
 
     def show() -> TopicList:
-        return TopicList(topics=[_view(topic) for topic in service.intake.topics.list(tenant)])
+        problems = service.intake.problems
+        found = [
+            (_view(topic), problems.get(topic.name)) for topic in service.intake.topics.list(tenant)
+        ]
+        return TopicList(
+            topics=[
+                msgspec.structs.replace(view, problem=error.message if error else None)
+                for view, error in found
+            ]
+        )
 
     return answer(await service.in_thread(show))
 
