@@ -78,9 +78,9 @@ class Site:
         return self.catalog.load_table(name)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """Without Calve's columns, in the order of offsets."""
+        """Without Calve's columns, in the order of offsets; rows that have none come first."""
         found = self.table(name).scan().to_arrow().to_pylist()
-        found.sort(key=lambda row: tuple(row[each] for each in OFFSETS))
+        found.sort(key=lambda row: tuple(-1 if row[at] is None else row[at] for at in OFFSETS))
         return [
             {key: value for key, value in row.items() if not key.startswith("_calve_")}
             for row in found

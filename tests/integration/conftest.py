@@ -1,4 +1,5 @@
-"""What integration tests share: a machine that offers no login to AWS, and a service."""
+"""What integration tests share: a machine that offers no login to AWS, a service, and a
+pipeline on Spark."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.conftest import MakeSettings
 from tests.integration.serving import Serving, serving
+from tests.integration.spark_site import FLAGS, SparkSite, spark_site
 
 
 @pytest.fixture
@@ -31,3 +33,10 @@ def service(make_settings: MakeSettings) -> Iterator[Serving]:
     """A service on a free port, over a lake of its own."""
     with serving(make_settings(ingest__http_port=0, wal__free_bytes_min=0)) as service:
         yield service
+
+
+@pytest.fixture
+def both(make_settings: MakeSettings, spark_running: None) -> Iterator[SparkSite]:
+    """A pipeline on Spark, and Spark's SQL beside it."""
+    with spark_site(make_settings(**FLAGS)) as made:
+        yield made

@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from calve.lake import Lake
 from calve.model import TableName
-from calve.pipeline.job import run_pieces
 from calve.pipeline.task import PieceTask
 from calve.wal import Rejected
-from tests.conftest import QUICK_RETRIES, MakeSettings
-from tests.fakes.pipelines import Site, site
-
-FLAGS = {
-    "wal__free_bytes_min": 0,
-    "pipeline__flush_interval_ms": 1,
-    "spark__master": "local[2]",
-    **QUICK_RETRIES,
-}
-
-
-@dataclass
-class SparkSite:
-    lake: Lake
-    site: Site
-
-    def pipeline(self, **options: Any) -> Any:
-        return self.site.pipeline(session=self.lake.spark(), run_pieces=run_pieces, **options)
-
-    def sql(self, statement: str) -> list[Any]:
-        return list(self.lake.spark().sql(statement).collect())
-
-
-@pytest.fixture
-def both(make_settings: MakeSettings, spark_running: None) -> Iterator[SparkSite]:
-    settings = make_settings(**FLAGS)
-    with site(settings) as made, Lake(settings) as lake:
-        yield SparkSite(lake, made)
+from tests.integration.spark_site import SparkSite
 
 
 def batch(start: int, count: int = 10, **more: Any) -> pa.RecordBatch:
@@ -65,41 +35,6 @@ def test_rows_of_many_topics_come_to_their_tables_in_one_job(both: SparkSite) ->
     both.site.send("t3", batch(20, extra={"deep": [1]}))
     assert both.pipeline().drain(120)
     assert both.site.rows("t3")[-1] == {"id": 29, "name": "n29", "extra": {"deep": [1]}}
-
-
-def test_spark_does_with_a_table_of_the_pipeline_what_it_does_with_any(both: SparkSite) -> None:
-    both.site.create(
-        "events",
-        schema={"id": "long", "name": "string", "day": "date"},
-        partition_by=["day"],
-        sort_by=["id"],
-    )
-    pipeline = both.pipeline()
-    for topic in ("plain", "events"):
-        for start in range(0, 40, 10):
-            both.site.send(topic, batch(start))
-            assert pipeline.drain(60)
-    for topic in ("plain", "events"):
-        table = f"default.default.{topic}"
-        assert both.sql(f"SELECT count(*), max(_calve_offset) FROM {table}")[0][:] == (40, 39)
-        both.sql(f"INSERT INTO {table} (id, name) VALUES (1000, 'by hand')")
-        both.sql(f"UPDATE {table} SET name = 'u' WHERE id = 5")
-        both.sql(
-            f"MERGE INTO {table} t USING (SELECT 6L AS id) s ON t.id = s.id "
-            "WHEN MATCHED THEN UPDATE SET name = 'm'"
-        )
-        both.sql(f"DELETE FROM {table} WHERE id = 7")
-        both.sql(
-            f"CALL system.rewrite_data_files(table => '{table}', "
-            "options => map('rewrite-all', 'true'))"
-        )
-        both.site.send(topic, batch(40))
-        assert pipeline.drain(60)
-        found = both.sql(f"SELECT name FROM {table} WHERE id IN (5, 6, 7, 45, 1000) ORDER BY id")
-        assert [row[0] for row in found] == ["u", "m", "n45", "by hand"]
-        verified = both.lake.tables.verify_topic(topic)
-        assert verified.is_sound
-        assert verified.unnumbered_rows == 1
 
 
 def add_column(both: SparkSite) -> None:

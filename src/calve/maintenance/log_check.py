@@ -56,9 +56,14 @@ class TopicLog:
 
     def check(
         self, partition: int, before: Position | None, newest: Callable[[], Position | None]
-    ) -> LogState:
-        """Hold the log against a position that was read before, and against the newest one."""
+    ) -> LogState | None:
+        """Hold the log against a position that was read before, and against the newest one.
+
+        None if it has the topic's other partitions alone: this one is another ingest process's.
+        """
         stream = self._streams.get(partition)
+        if stream is None and self._streams:
+            return None
         if stream is None:
             told = (f"the log has no topic {self._topic} with partition {partition}",)
             return LogState(None, None, told if before is not None else ())

@@ -197,7 +197,7 @@ class _Audit:
         position = self._positions.get(partition)
         return position.offset if position else 0
 
-    def _log_state(self, partition: int) -> LogState:
+    def _log_state(self, partition: int) -> LogState | None:
         assert self._log is not None
 
         def newest() -> Position | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -49,6 +50,9 @@ _TABLE_FILE = re.compile(r"\.(json|json\.gz|avro|parquet|orc|puffin)\b")
 _UNREACHED: Final = (
     "check that catalog and store are reachable, then try again; `calve doctor` looks at both"
 )
+# Numbers of a system call that a disk fails with, whoever writes to it.
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_UNFIT: Final = frozenset({errno.EIO, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ESTALE})
 _RESTORE: Final = "restore the file from a copy of the store; the catalog itself is not affected"
 
 _KINDS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[CalveError], str], ...] = (
@@ -128,7 +132,7 @@ def translated(error: Exception) -> CalveError | None:
     for kinds, translation, hint in _KINDS:
         if isinstance(error, kinds):
             return translation(mask_url(_first_line(error)), hint=hint or None)
-    return None
+    return _of_disk(error)
 
 
 def _of_http(error: Exception) -> CalveError | None:
@@ -198,6 +202,22 @@ def _of_file(error: Exception) -> CalveError | None:
         return Corruption(f"a file of the table is missing: {_first_line(error)}", hint=_RESTORE)
     if isinstance(error, iceberg.ValidationError) and _is_pydantic(error.__cause__):
         return Corruption(f"the table's metadata is damaged: {_first_line(error)}", hint=_RESTORE)
+    return None
+
+
+def _of_disk(error: Exception) -> CalveError | None:
+    """What a disk says that has no room, or is not what it was."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _FULL:
+        return Unavailable(
+            f"there is no room for the table's files: {_first_line(error)}",
+            hint="make room where storage.dsn points to, then try again",
+        )
+    if number in _UNFIT:
+        return Unavailable(
+            f"the disk of the table's files cannot be used: {_first_line(error)}",
+            hint="look at the disk and the directory that it names, then try again",
+        )
     return None
 
 
