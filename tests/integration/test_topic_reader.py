@@ -108,6 +108,7 @@ def test_rows_that_were_removed_or_set_aside_are_skipped_and_not_waited_for(
         assert reader.positions == {0: 20}
     site.commit()
     assert site.all() == {0: [1, 2, 3, 5, 6, 7, 8, 13, 14]}
+    assert site.all(15) == {}
     site.append(1)
     assert site.all(9) == {0: [13, 14, 20]}
 
