@@ -228,8 +228,8 @@ class _Source:
         self.seen[name] = int(kept[0]["mod_revision"]) if kept else 0
         return _row(table, name, decoded(kept[0].get("value", ""))) if kept else None
 
-    def scan(self, table: Table) -> list[Row]:
-        asked = _ranging(*self._keys.range_of(table, ()))["request_range"]
+    def scan(self, table: Table, prefix: Key) -> list[Row]:
+        asked = _ranging(*self._keys.range_of(table, prefix))["request_range"]
         rows = []
         for kept in self._client.call("kv/range", asked).get("kvs", ()):
             name = decoded(kept["key"]).decode()
