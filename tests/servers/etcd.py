@@ -52,11 +52,11 @@ class Etcd:
 
 
 @contextmanager
-def serve(directory: Path | None = None, *, port: int | None = None) -> Iterator[Etcd]:
-    """A server; `directory` keeps what an earlier one on the same port has left."""
+def serve(kept: Path | None = None, *, port: int | None = None) -> Iterator[Etcd]:
+    """A server; in the directory `kept` is what an earlier one, on the same port, has left."""
     binary = _binary()
     work = process.new_directory("etcd")
-    data = directory or work / "data"
+    data = (kept or work) / "data"
 
     def launch(free: int) -> process.Launch:
         client, peer = (
