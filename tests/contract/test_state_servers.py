@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from uuid import UUID
 
@@ -27,12 +25,11 @@ from calve.model import TableName
 from calve.state import Progress, State, SubscriptionName, open_state
 from tests.conftest import MakeSettings
 from tests.contract.states import SERVERS, StateStore, state_store
-from tests.servers import etcd, postgres, process
 from tests.servers.etcd import Etcd
 from tests.servers.faults import drop_answer
 from tests.servers.fixtures import ServeTcpFront
-from tests.servers.needs import needed
 from tests.servers.postgres import Postgres
+from tests.servers.restartable import Restartable
 
 ORDERS = TableName.parse("orders")
 BILLING = SubscriptionName.parse(ORDERS, "billing")
@@ -40,35 +37,10 @@ LOG, TOPIC = UUID(int=1), UUID(int=3)
 QUICK = {"retry__max_attempts": 2, "retry__initial_delay_ms": 10}
 
 
-class Restartable:
-    """A server that keeps its data and its port when it is stopped and started."""
-
-    def __init__(self, kind: str) -> None:
-        self.port = process.free_port()
-        self._kept = process.new_directory(f"kept-{kind}")
-        self._serve: Callable[..., AbstractContextManager[Postgres | Etcd]] = (
-            postgres.serve if kind == "postgres" else etcd.serve
-        )
-        self._running = ExitStack()
-        server = self.start()
-        self.dsn = server.url.replace("+psycopg", "")
-
-    def start(self) -> Postgres | Etcd:
-        return self._running.enter_context(needed(self._serve(self._kept, port=self.port)))
-
-    def stop(self) -> None:
-        self._running.close()
-
-    def remove(self) -> None:
-        self.stop()
-        shutil.rmtree(self._kept, ignore_errors=True)
-
-
 @pytest.fixture(params=SERVERS)
 def restartable(request: pytest.FixtureRequest) -> Iterator[Restartable]:
-    made = Restartable(request.param)
-    yield made
-    made.remove()
+    with Restartable(request.param) as made:
+        yield made
 
 
 class Load:
