@@ -25,11 +25,14 @@ from calve.model import TableName
 from calve.state import Progress, State, SubscriptionName, open_state
 from tests.conftest import MakeSettings
 from tests.contract.states import SERVERS, StateStore, state_store
+from tests.servers import etcd, process
 from tests.servers.etcd import Etcd
 from tests.servers.faults import drop_answer
-from tests.servers.fixtures import ServeTcpFront
+from tests.servers.fixtures import ServeFront, ServeTcpFront
+from tests.servers.needs import needed
 from tests.servers.postgres import Postgres
 from tests.servers.restartable import Restartable
+from tests.servers.tls import Authority
 
 ORDERS = TableName.parse("orders")
 BILLING = SubscriptionName.parse(ORDERS, "billing")
@@ -285,4 +288,39 @@ def test_a_keeper_that_died_is_replaced_by_the_next(server_store: StateStore) ->
     with state.keeping_committed(0) as known:
         assert known[TOPIC].offset == 7
     assert state.hold_committed(TOPIC, 0, log_id=LOG, offset=3, seconds=60).offset == 3
+    state.close()
+
+
+def test_etcd_behind_a_login(make_settings: MakeSettings) -> None:
+    with needed(etcd.serve()) as server:
+        server.call("auth/role/add", {"name": "root"})
+        server.require_login("root", "pass/word")
+        for login in ("root:guess@", "nobody:pass@", ""):
+            with pytest.raises(Denied) as raised:
+                open_state(make_settings(state__dsn=server.url.replace("://", f"://{login}")))
+            assert "guess" not in str(raised.value)
+        dsn = server.url.replace("://", "://root:pass%2Fword@")
+        state = open_state(make_settings(state__dsn=dsn))
+        assert state.create_topic(ORDERS, b"") is not None
+        state.close()
+
+
+def test_etcd_over_tls(
+    etcd_server: Etcd, serve_front: ServeFront, authority: Authority, make_settings: MakeSettings
+) -> None:
+    front = serve_front(etcd_server.port, tls=authority.server)
+    dsn = f"etcd://127.0.0.1:{front.port}/tls?tls=true"
+    with pytest.raises(Denied, match="certificate"):
+        open_state(make_settings(state__dsn=dsn))
+    state = open_state(make_settings(state__dsn=f"{dsn}&ca_file={authority.pem}"))
+    assert state.create_topic(ORDERS, b"") is not None
+    state.close()
+
+
+def test_another_member_of_etcd_is_asked_when_one_is_away(
+    etcd_server: Etcd, make_settings: MakeSettings
+) -> None:
+    dsn = etcd_server.url.replace("://", f"://127.0.0.1:{process.free_port()},") + "/members"
+    state = open_state(make_settings(state__dsn=dsn, **QUICK))
+    assert state.create_topic(ORDERS, b"") is not None
     state.close()

@@ -22,6 +22,21 @@ BILLING = SubscriptionName.parse(ORDERS, "billing")
 TOPIC = UUID(int=3)
 
 
+# A program that has a claim; what it does with it comes behind.
+ACKNOWLEDGING = (
+    "import sys; from calve.settings import load_settings; from calve.state import *; "
+    "from calve.model import TableName; "
+    "flags = {'data': sys.argv[1], 'state.dsn': sys.argv[2]}; "
+    "state = open_state(load_settings(flags=flags, environ={}).settings); "
+    "name = SubscriptionName(TableName.parse('shop.sales.orders'), 'billing'); "
+    "claim = SubscriptionClaim(name, 'a', int(sys.argv[3]), int(sys.argv[4])); "
+)
+
+
+def given(store: StateStore, claim: SubscriptionClaim) -> list[str]:
+    return [str(store.directory), store.dsn, str(claim.token), str(claim.generation)]
+
+
 def claimed(state: State, owner: str = "a", seconds: float = 60) -> SubscriptionClaim:
     claim = state.claim_subscription(BILLING, owner, seconds)
     assert claim is not None
@@ -179,20 +194,36 @@ def test_acknowledgements_race_with_moves_and_none_of_before_counts(
 
 
 def test_processes_that_acknowledge_at_once_lose_nothing(store: StateStore, billing: State) -> None:
-    claim = claimed(billing)
     code = (
-        "import sys; from calve.settings import load_settings; from calve.state import *; "
-        "from calve.model import TableName; "
-        "flags = {'data': sys.argv[1], 'state.dsn': sys.argv[2]}; "
-        "state = open_state(load_settings(flags=flags, environ={}).settings); "
-        "name = SubscriptionName(TableName.parse('shop.sales.orders'), 'billing'); "
-        "claim = SubscriptionClaim(name, 'a', int(sys.argv[3]), int(sys.argv[4])); "
-        "[state.acknowledge(claim, 0, at) for at in range(int(sys.argv[5]), 60, 2)]"
+        ACKNOWLEDGING + "[state.acknowledge(claim, 0, at) for at in range(int(sys.argv[5]), 60, 2)]"
     )
-    given = [str(store.directory), store.dsn, str(claim.token), str(claim.generation)]
-    processes = [subprocess.Popen([sys.executable, "-c", code, *given, str(n)]) for n in (0, 1)]
+    command = [sys.executable, "-c", code, *given(store, claimed(billing))]
+    processes = [subprocess.Popen([*command, str(number)]) for number in (0, 1)]
     assert [each.wait() for each in processes] == [0, 0]
     assert billing.positions(BILLING)[0] == 59
+
+
+def test_a_consumer_that_is_killed_leaves_what_it_was_told(
+    store: StateStore, billing: State
+) -> None:
+    code = (
+        ACKNOWLEDGING
+        + "[print(state.acknowledge(claim, 0, at), flush=True) for at in range(10**6)]"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *given(store, claimed(billing))],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(20)]
+    process.kill()
+    lines += process.stdout.readlines()
+    process.wait()
+    told = max(int(line) for line in lines if line.endswith("\n"))
+    # It may have died before it could say what was done.
+    assert 0 <= billing.positions(BILLING)[0] - told <= 1
+    assert billing.acknowledge(claimed(billing), 0, told + 2) == told + 2
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "-a", "a" * 64, "ä", "a b", "a\n", "\0"])
