@@ -50,6 +50,7 @@ class Transaction:
         self.id = new_operation_id(_KIND)
         # What has become of it, in words; empty while it is open.
         self.fate = ""
+        self.result: WriteResult | None = None
         self._target = target
         self._counters = counters
         self._stager = Stager(target, self.id, counters)
@@ -168,7 +169,7 @@ class Transaction:
             # Gone, or under another name, where nobody can look; or what would tell has expired.
             found = None
         if found is not None:
-            self._committed(found.snapshot_id, 0)
+            self._committed(found.snapshot_id, len(self._stager.finish()))
             raise Conflict(
                 f"{self.id} has been committed: snapshot {found.snapshot_id}",
                 hint="the answer to its commit had been lost; delete its rows if they are unwanted",
@@ -186,7 +187,8 @@ class Transaction:
         where = f"in snapshot {snapshot_id}" if snapshot_id else "without rows"
         self.fate = f"was committed {where}"
         self._counters.count("transactions_committed")
-        return WriteResult(self.id, self._stager.rows, snapshot_id, files)
+        self.result = WriteResult(self.id, self._stager.rows, snapshot_id, files)
+        return self.result
 
     def _require_idle(self) -> None:
         """Refuse what is asked for by the very rows that are being written."""

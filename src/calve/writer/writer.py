@@ -11,7 +11,7 @@ from typing import Self
 
 from calve.clock import Clock, SystemClock
 from calve.connections import Connections
-from calve.errors import InvalidRequest
+from calve.errors import InvalidRequest, UnknownOutcome
 from calve.model import TableName
 from calve.tables.cache import CacheInfo
 from calve.tables.catalogs.sql import PoolWaits
@@ -104,7 +104,7 @@ class IcebergTableWriter:
         with self._rolled_back_on_error(begun):
             yield begun.id
             if not begun.fate:
-                self._commit(begun)
+                self._commit_finally(begun)
 
     @property
     def batch_config(self) -> BatchOptimizationConfig:
@@ -179,7 +179,7 @@ class IcebergTableWriter:
         alone = self._begin(for_thread=False)
         with self._rolled_back_on_error(alone):
             write(alone)
-            return self._commit(alone)
+            return self._commit_finally(alone)
 
     def _commit(self, transaction: Transaction) -> WriteResult:
         # One after the other: commits of one table would only get in each other's way.
@@ -188,6 +188,16 @@ class IcebergTableWriter:
                 return transaction.commit(self._bounds)
             finally:
                 self._transactions.settle(transaction)
+
+    def _commit_finally(self, transaction: Transaction) -> WriteResult:
+        """Commit what nobody can ask to have committed again: look once more before giving up."""
+        try:
+            return self._commit(transaction)
+        except UnknownOutcome as error:
+            self._transactions.give_up(transaction, type(error).__name__)
+            if transaction.result is None:
+                raise
+            return transaction.result
 
     @contextmanager
     def _rolled_back_on_error(self, transaction: Transaction) -> Iterator[None]:
