@@ -7,6 +7,7 @@ them; what is undecided stays for orphan removal, under the transaction's id.
 
 from __future__ import annotations
 
+import os
 import threading
 from copy import copy
 from dataclasses import dataclass, replace
@@ -57,12 +58,14 @@ class Transaction:
         self._commit: TableCommit | None = None
         self._retirement = Retirement()
         self._is_outdated = False
+        self._process = os.getpid()
         self._lock = threading.RLock()
         # How many batches are being written: more than one where rows write rows as they are read.
         self._depth = 0
         counters.count("transactions_begun")
 
     def write(self, data: object, bounds: Bounds) -> WriteResult:
+        self._require_own()
         with self._lock:
             self._require_open()
             if self._is_under_way:
@@ -79,6 +82,7 @@ class Transaction:
 
     def commit(self, bounds: Bounds) -> WriteResult:
         """Make all rows part of the table. After an error it may be called again."""
+        self._require_own()
         with self._lock:
             self._require_open()
             self._require_idle()
@@ -94,6 +98,7 @@ class Transaction:
 
     def roll_back(self, reason: str) -> None:
         """Delete what was staged."""
+        self._require_own()
         with self._lock:
             self._require_open()
             self._require_idle()
@@ -195,6 +200,17 @@ class Transaction:
         if self._depth:
             raise InvalidRequest(
                 f"a batch of {self.id} is being written", hint="end it when all rows are read"
+            )
+
+    def _require_own(self) -> None:
+        """A forked process has a copy, and the files are those of the one that it came from.
+
+        It cannot even wait for the lock: whoever held it is not there.
+        """
+        if os.getpid() != self._process:
+            raise InvalidRequest(
+                f"{self.id} was begun in another process, which has forked this one",
+                hint="make a writer in each process",
             )
 
     def _require_open(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -58,7 +59,8 @@ class IcebergTableWriter:
         self._transactions = Transactions()
         self._commits = threading.Lock()
         # Also when the program ends, or nobody has the writer any more.
-        self._end = weakref.finalize(self, _end, self._transactions, lake if owns_lake else None)
+        owned = lake if owns_lake else None
+        self._end = weakref.finalize(self, _end, self._transactions, owned, os.getpid())
 
     def begin_transaction(self) -> str:
         """Begin a transaction; its id. Batches that this thread writes belong to it."""
@@ -216,7 +218,9 @@ def _is_one(batches: object) -> bool:
     )
 
 
-def _end(transactions: Transactions, lake: Connections | None) -> None:
+def _end(transactions: Transactions, lake: Connections | None, process: int) -> None:
+    if os.getpid() != process:
+        return  # Files and connections are those of the process that has forked this one.
     transactions.end()
     if lake is not None:
         lake.close()
