@@ -32,17 +32,23 @@ class Etcd:
         return f"etcd://{process.HOST}:{self.port}"
 
     def keys(self, prefix: str) -> dict[str, bytes]:
-        kept = self._call("kv/range", _under(prefix)).get("kvs", [])
+        kept = self.call("kv/range", _under(prefix)).get("kvs", [])
         return {_decoded(each["key"]).decode(): _decoded(each.get("value", "")) for each in kept}
 
     def overwrite(self, prefix: str, value: bytes) -> None:
         for key in self.keys(prefix):
-            self._call("kv/put", {"key": _encoded(key.encode()), "value": _encoded(value)})
+            self.call("kv/put", {"key": _encoded(key.encode()), "value": _encoded(value)})
 
     def delete(self, prefix: str) -> None:
-        self._call("kv/deleterange", _under(prefix))
+        self.call("kv/deleterange", _under(prefix))
 
-    def _call(self, path: str, body: dict[str, str]) -> dict[str, Any]:
+    def require_login(self, user: str, password: str) -> None:
+        """Have nobody in any more but this user, who may do everything."""
+        self.call("auth/user/add", {"name": user, "password": password})
+        self.call("auth/user/grant", {"user": user, "role": "root"})
+        self.call("auth/enable", {})
+
+    def call(self, path: str, body: dict[str, str]) -> dict[str, Any]:
         request = urllib.request.Request(
             f"http://{process.HOST}:{self.port}/v3/{path}", data=json.dumps(body).encode()
         )
@@ -52,11 +58,11 @@ class Etcd:
 
 
 @contextmanager
-def serve(directory: Path | None = None, *, port: int | None = None) -> Iterator[Etcd]:
-    """A server; `directory` keeps what an earlier one on the same port has left."""
+def serve(kept: Path | None = None, *, port: int | None = None) -> Iterator[Etcd]:
+    """A server; in the directory `kept` is what an earlier one, on the same port, has left."""
     binary = _binary()
     work = process.new_directory("etcd")
-    data = directory or work / "data"
+    data = (kept or work) / "data"
 
     def launch(free: int) -> process.Launch:
         client, peer = (

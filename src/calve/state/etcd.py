@@ -52,10 +52,9 @@ class EtcdState(RecordedState):
         self._clock = clock
         self._is_closed = False
         try:
+            is_passing = self._passing(is_repeatable=True)
             self._translated(
-                lambda: retried(
-                    lambda: self._make_or_check(create=create), retry, _passing(is_repeatable=True)
-                )
+                lambda: retried(lambda: self._make_or_check(create=create), retry, is_passing)
             )
         except BaseException:
             self.close()
@@ -69,7 +68,7 @@ class EtcdState(RecordedState):
         def attempt() -> _T:
             return work(Records(self._source(), judges_time=False))
 
-        is_passing = _passing(is_repeatable=True)
+        is_passing = self._passing(is_repeatable=True)
         return self._translated(lambda: retried(attempt, self._retry, is_passing))
 
     def _change(
@@ -91,7 +90,7 @@ class EtcdState(RecordedState):
                 hint="try again in a moment",
             )
 
-        is_passing = _passing(is_repeatable=is_repeatable)
+        is_passing = self._passing(is_repeatable=is_repeatable)
         return self._translated(lambda: retried(attempt, self._retry, is_passing))
 
     def _source(self) -> _Source:
@@ -154,6 +153,14 @@ class EtcdState(RecordedState):
                 f"knows {FORMAT_VERSION}",
                 hint="a newer Calve wrote it: install that one or a later one",
             )
+
+    def _passing(self, *, is_repeatable: bool) -> Callable[[BaseException], bool]:
+        def is_passing(error: BaseException) -> bool:
+            if isinstance(error, _LostChange):
+                return is_repeatable
+            return not self._is_closed and isinstance(error, Lost | Unavailable)
+
+        return is_passing
 
     def _translated(self, work: Callable[[], _T]) -> _T:
         try:
@@ -228,8 +235,8 @@ class _Source:
         self.seen[name] = int(kept[0]["mod_revision"]) if kept else 0
         return _row(table, name, decoded(kept[0].get("value", ""))) if kept else None
 
-    def scan(self, table: Table) -> list[Row]:
-        asked = _ranging(*self._keys.range_of(table, ()))["request_range"]
+    def scan(self, table: Table, prefix: Key) -> list[Row]:
+        asked = _ranging(*self._keys.range_of(table, prefix))["request_range"]
         rows = []
         for kept in self._client.call("kv/range", asked).get("kvs", ()):
             name = decoded(kept["key"]).decode()
@@ -237,15 +244,6 @@ class _Source:
             if key is not None:
                 rows.append((*key, *_row(table, name, decoded(kept.get("value", "")))))
         return sorted(rows)
-
-
-def _passing(*, is_repeatable: bool) -> Callable[[BaseException], bool]:
-    def is_passing(error: BaseException) -> bool:
-        if isinstance(error, _LostChange):
-            return is_repeatable
-        return isinstance(error, Lost | Unavailable)
-
-    return is_passing
 
 
 def _transact(

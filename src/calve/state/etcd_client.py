@@ -125,24 +125,27 @@ class EtcdClient:
                 problem = error
                 continue
             except SSLError as error:
-                raise self._away(error, "check the certificates that state.dsn names") from error
+                raise Denied(
+                    f"etcd at {self._address.shown} and this client do not trust each other's "
+                    f"certificate: {error}",
+                    hint="check ca_file, cert_file and key_file in state.dsn",
+                ) from error
             except HTTPError as error:
                 raise Lost(str(error)) from error
             with self._lock:
                 self._first = number
             return answer.status, _decoded(answer.data)
         assert problem is not None
-        raise self._away(problem, "see that it runs and takes connections") from problem
+        raise Unavailable(
+            f"etcd at {self._address.shown} cannot be reached: {str(problem).rpartition(': ')[2]}",
+            hint="see that it runs and takes connections",
+        ) from problem
 
     def _send(self, endpoint: str, path: str, content: bytes) -> urllib3.BaseHTTPResponse:
         headers = {"Content-Type": "application/json"}
         if self._token is not None:
             headers["Authorization"] = self._token
         return self._pool.request("POST", f"{endpoint}/v3/{path}", body=content, headers=headers)
-
-    def _away(self, error: HTTPError, hint: str) -> Unavailable:
-        words = str(error).rpartition(": ")[2]
-        return Unavailable(f"etcd at {self._address.shown} cannot be reached: {words}", hint=hint)
 
     def _refusal(self, answer: dict[str, Any], status: int) -> CalveError | Lost:
         words = f"etcd at {self._address.shown}: {_said(answer)}"
