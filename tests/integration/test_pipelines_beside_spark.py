@@ -32,7 +32,7 @@ class Crowd:
     failed: list[BaseException] = field(default_factory=list)
     threads: list[threading.Thread] = field(default_factory=list)
 
-    def add(self, name: str, act: Callable[[], None], pause_seconds: float = 0.02) -> None:
+    def add(self, name: str, act: Callable[[], object], pause_seconds: float = 0.02) -> None:
         def run() -> None:
             try:
                 while not self.stop.is_set():
@@ -104,8 +104,7 @@ def crowded(both: SparkSite, seconds: float) -> str:
     assert both.pipeline().drain(60)
     compact(both, crowd.done)  # Spark's first time takes seconds
     for number in range(2):
-        pipeline = both.pipeline()
-        crowd.add(f"cycles of {number}", lambda pipeline=pipeline: pipeline.run_cycle() and None)
+        crowd.add(f"cycles of {number}", both.pipeline().run_cycle)
     crowd.add("compactions", lambda: compact(both, crowd.done), 0.2)
     crowd.add("expiries", lambda: expire(both, crowd.done), 0.2)
     crowd.start()
