@@ -51,6 +51,8 @@ bench: setup  ## run the benchmarks
 
 bench-writer: setup  ## run the benchmarks of the writer; takes minutes and 3 GiB of temporary files
 	$(BIN)/python -m benchmarks.writer
+	$(BIN)/python -m benchmarks.offset_commits
+	$(BIN)/python -m benchmarks.verify
 
 torture: setup  ## run the long tests, those marked torture; takes hours
 	$(BIN)/pytest -m torture --timeout 0 $(ARGS)

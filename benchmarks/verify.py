@@ -11,7 +11,6 @@ in turn, and the median is compared.
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.samples.memory import peak_bytes
 from calve.settings import load_settings
 from calve.tables.catalog import LakeCatalog
 from calve.tables.commit import TableCommit
@@ -112,14 +112,13 @@ def compare(lake: Path, name: str, rows: int) -> None:
 def main(arguments: list[str]) -> None:
     if len(arguments) > 1:
         seconds = WORK[arguments[0]](Path(arguments[1]), arguments[2])
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps([seconds, peak]))
+        print(json.dumps([seconds, peak_bytes() / 1024**2]))
         return
     rows = int(arguments[0] if arguments else 100) * 1_000_000
     with tempfile.TemporaryDirectory() as directory:
         lake = Path(directory) / "lake"
         for name in ORDERS:
-            # Not here: what this process ever held would count for those that it starts.
+            # Not here: so that this process holds nothing that those it starts need.
             measured("make", lake, f"{name}-{rows}")
             compare(lake, name, rows)
 

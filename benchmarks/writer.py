@@ -4,14 +4,15 @@
 
 The claims: `single_batch`, a `write_batch` of 1 k, 50 k and 500 k rows, takes at most 1.2 times as
 long as PyIceberg's append; `transaction_overhead`, 10 batches in one transaction, is at least 5
-times as fast as 10 commits; `write_batches` of 10 GiB takes at most twice the configured bound of
-memory, which is `max_memory_per_batch_bytes` times `target_concurrent_batches`, more than the
-process has when it begins. Runs are interleaved, and the median is compared.
+times as fast as 10 commits; `many_commits`, 5,000 batches of 10 rows that are committed one by one,
+take at most 80 ms each, and the last hundred at most 1.5 times as long as the first;
+`write_batches` of 10 GiB takes at most twice the configured bound of memory, which is
+`max_memory_per_batch_bytes` times `target_concurrent_batches`, more than the process has when it
+begins. Runs are interleaved, and the median is compared.
 """
 
 from __future__ import annotations
 
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.samples.memory import peak_bytes
 from benchmarks.samples.people import COLUMNS, some_rows
 from calve import BatchOptimizationConfig, create_iceberg_writer
 from calve.lake import Lake
@@ -31,6 +33,7 @@ from calve.tables.schemas import define_table
 
 GIB = 1024**3
 MIB = 1024**2
+COMMITS, WINDOW = 5_000, 100
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -91,6 +94,20 @@ def transaction_overhead(settings: Settings) -> None:
     )
 
 
+def many_commits(settings: Settings) -> None:
+    """The writing of a small data file is part of each."""
+    rows = some_rows(10)
+    with create_iceberg_writer(settings, "default", "default", "many") as writer:
+        writer.write_batch(rows)
+        took = [seconds(partial(writer.write_batch, rows)) for _ in range(COMMITS)]
+    first, last = statistics.median(took[:WINDOW]), statistics.median(took[-WINDOW:])
+    print(
+        f"many_commits          {COMMITS:,} commits   p50 {statistics.median(took) * 1000:>6.1f} ms"
+        f"   must be at most 80   last {WINDOW} to first {last / first:>5.2f} x   must be at most "
+        "1.5 x"
+    )
+
+
 def write_batches(settings: Settings) -> None:
     """In a process of its own, whose memory is the writer's."""
     for bound in (BatchOptimizationConfig(), BatchOptimizationConfig(50_000, 32 * MIB)):
@@ -110,11 +127,11 @@ def stream(data: str, memory_bytes: str, total_bytes: str) -> None:
     table = f"streamed_{int(memory_bytes) // MIB}"
     with create_iceberg_writer(settings, "default", "default", table, batch=config) as writer:
         writer.write_batch(rows)
-        before = _peak_bytes()
+        before = peak_bytes()
         started = time.perf_counter()
         done = writer.write_batches(_copies(rows, int(total_bytes)))
         took = time.perf_counter() - started
-        more = _peak_bytes() - before
+        more = peak_bytes() - before
         print(
             f"write_batches         {int(total_bytes) / GIB:.0f} GiB, {done.rows:,} rows, "
             f"{done.files} files in {took:.0f} s   memory {more / MIB:,.0f} MiB   bound "
@@ -131,11 +148,10 @@ def _copies(rows: pa.RecordBatch, total_bytes: int) -> Iterator[pa.RecordBatch]:
         yield rows.take(order)
 
 
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-ALL = {each.__name__: each for each in (single_batch, transaction_overhead, write_batches)}
+ALL = {
+    each.__name__: each
+    for each in (single_batch, transaction_overhead, many_commits, write_batches)
+}
 
 
 def main(chosen: list[str]) -> None:

@@ -64,7 +64,10 @@ SECTION_NOTES: Final = {
     "pipeline": (
         "For [the pipeline](../operating/pipeline.md). A topic may have bounds of its own."
     ),
-    "state": "SQLite for one machine, PostgreSQL for several; etcd is refused in this version.",
+    "state": (
+        "SQLite for one machine, PostgreSQL or etcd for several: "
+        "[choosing](../guides/choosing-a-state.md)."
+    ),
     "log": "For programs that call `configure_logs`; see [logs](../operating/logs.md).",
 }
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from calve.query.rows import Rows
     from calve.settings import Settings, load_settings
     from calve.storage import IcebergStorage, PersistentStorage, StorageStats
-    from calve.subscriptions import Batch, ReaderStats, TopicReader
+    from calve.subscriptions import Appended, Batch, ReaderStats, TableFollower, TopicReader
     from calve.tables.evolution import (
         AddColumn,
         Describe,
@@ -46,6 +46,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AddColumn": "calve.tables.evolution",
+    "Appended": "calve.subscriptions",
     "Batch": "calve.subscriptions",
     "BatchOptimizationConfig": "calve.writer",
     "CalveError": "calve.errors",
@@ -73,6 +74,7 @@ _HOMES = {
     "Snapshot": "calve.tables.snapshots",
     "StorageStats": "calve.storage",
     "StreamMessage": "calve.topics.messages",
+    "TableFollower": "calve.subscriptions",
     "TopicReader": "calve.subscriptions",
     "WidenColumn": "calve.tables.evolution",
     "WriteResult": "calve.writer",
@@ -87,6 +89,7 @@ _HOMES = {
 
 __all__ = [
     "AddColumn",
+    "Appended",
     "Batch",
     "BatchOptimizationConfig",
     "CalveError",
@@ -114,6 +117,7 @@ __all__ = [
     "Snapshot",
     "StorageStats",
     "StreamMessage",
+    "TableFollower",
     "TopicReader",
     "WidenColumn",
     "WriteResult",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from calve.query.rows import Rows
     from calve.service.serving import Serving
     from calve.subscriptions import OnRollback, Start, TopicReader
+    from calve.subscriptions.follower import OnExpired, OnOverwrite, Since, TableFollower
     from calve.subscriptions.opening import Readers
     from calve.topics.control import PipelineControl
     from calve.writer import BatchOptimizationConfig, IcebergTableWriter, RetryConfig
@@ -131,6 +132,38 @@ class Lake:
             partitions=partitions,
             follow=follow,
             on_rollback=on_rollback,
+        )
+
+    def follow(  # noqa: PLR0913
+        self,
+        table: str,
+        start: Since = "latest",
+        *,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        follow: bool = True,
+        on_overwrite: OnOverwrite = "fail",
+        on_expired: OnExpired = "fail",
+    ) -> TableFollower:
+        """The rows that others append to a table that no topic feeds, snapshot by snapshot.
+
+        `start` is "latest", "earliest", the id of a snapshot or a datetime. A compaction is passed
+        over. A snapshot that changed or removed rows fails it, is left out ("skip"), or has the
+        rows of its new files read ("read"); so does a rollback. Falling behind the table's expiry
+        fails it too, or is passed over ("skip").
+        """
+        from calve.subscriptions.follower import TableFollower
+
+        return TableFollower(
+            TableName.parse(table),
+            start,
+            catalog=self.catalog,
+            poll_interval_ms=self.settings.reader.poll_interval_ms,
+            where=where,
+            columns=columns,
+            follow=follow,
+            on_overwrite=on_overwrite,
+            on_expired=on_expired,
         )
 
     @cached_property

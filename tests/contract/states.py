@@ -12,10 +12,11 @@ from uuid import uuid4
 from calve.clock import Clock
 from calve.settings import Settings, load_settings
 from calve.state import State, open_state
+from tests.servers.etcd import Etcd
 from tests.servers.postgres import Postgres
 
-STORES: Final = ("sqlite", "postgres")
-SERVERS: Final = ("postgres",)
+STORES: Final = ("sqlite", "postgres", "etcd")
+SERVERS: Final = ("postgres", "etcd")
 
 
 @dataclass
@@ -49,6 +50,8 @@ class StateStore:
 def state_store(kind: str, fixture: Callable[[str], Any], directory: Path) -> Iterator[StateStore]:
     if kind == "sqlite":
         yield _in_sqlite(directory)
+    elif kind == "etcd":
+        yield _in_etcd(fixture("etcd_server"), directory)
     else:
         with _in_postgres(fixture("postgres_server"), directory) as store:
             yield store
@@ -84,6 +87,18 @@ def _in_postgres(server: Postgres, directory: Path) -> Iterator[StateStore]:
         forget=lambda table: _void(server.query(f"DELETE FROM {schema}.{table}")),
     )
     server.query(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+def _in_etcd(server: Etcd, directory: Path) -> StateStore:
+    prefix = f"/{uuid4().hex}"
+    root = f"{prefix}/persistent_storage/iceberg"
+    return StateStore(
+        "etcd",
+        f"{server.url}{prefix}",
+        directory,
+        damage=lambda table: server.overwrite(f"{root}/state/{table}/", b"{"),
+        forget=lambda table: server.delete(f"{root}/state/{table}/"),
+    )
 
 
 def _damaging(table: str) -> str:

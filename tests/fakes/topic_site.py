@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 
@@ -37,6 +36,36 @@ def _summaries_of(summary: Summary, previous_summary: Any = None) -> Summary:
     if not made.additional_properties.get("calve.operation", "").startswith(_COMPACT):
         return made
     return Summary(operation=Operation.REPLACE, **made.additional_properties)
+
+
+# For threads of a test too, which must not see it come and go.
+staging.update_snapshot_summaries = _summaries_of  # type: ignore[attr-defined]
+
+
+def compact_table(
+    table: Table,
+    *,
+    order: str = "_calve_offset",
+    descending: bool = False,
+    file_rows: int = 1 << 40,
+) -> None:
+    """All rows of a table in new files, in some order."""
+    rows = table.scan().to_arrow()
+    rows = rows.sort_by([(order, "descending" if descending else "ascending")])
+    old = [task.file for task in table.scan().plan_files()]
+    if not old:
+        return
+    operation = new_operation_id(_COMPACT)
+    files = [
+        file
+        for at in range(0, rows.num_rows, file_rows)
+        for file in write_data_files(
+            table, rows.slice(at, file_rows).to_batches(), operation_id=f"{operation}-{at}"
+        )
+    ]
+    commit = TableCommit(table)
+    edit = Edit(added=files, removed=old, summary={"calve.operation": operation})
+    commit.repeat(lambda: commit.attempt(edit))
 
 
 @dataclass
@@ -92,25 +121,7 @@ class TopicSite:
 
     def compact(self, *, descending: bool = False, file_rows: int = 1 << 40) -> None:
         """All rows in new files, both partitions together, as a compaction does it."""
-        table = self.table
-        rows = table.scan().to_arrow()
-        rows = rows.sort_by([("_calve_offset", "descending" if descending else "ascending")])
-        old = [task.file for task in table.scan().plan_files()]
-        if not old:
-            return
-        operation = new_operation_id(_COMPACT)
-        files = [
-            file
-            for at in range(0, rows.num_rows, file_rows)
-            for file in write_data_files(
-                table,
-                rows.slice(at, file_rows).to_batches(),
-                operation_id=f"{operation}-{at}",
-            )
-        ]
-        commit = TableCommit(table)
-        edit = Edit(added=files, removed=old, summary={"calve.operation": operation})
-        commit.repeat(lambda: commit.attempt(edit))
+        compact_table(self.table, descending=descending, file_rows=file_rows)
 
     def read(self, start: Any = "earliest", **options: Any) -> TopicReader:
         return self.lake.read(self.topic, start, **options)
@@ -163,8 +174,6 @@ def topic_site(settings: Settings, *, partitions: int = 1) -> Iterator[TopicSite
         state = open_state(shared)
         opened.callback(state.close)
         lake = opened.enter_context(Lake(shared))
-        patch = opened.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(staging, "update_snapshot_summaries", _summaries_of)
         site = TopicSite(shared, lake, state, intakes)
         opened.callback(site.pipeline.close)
         yield site

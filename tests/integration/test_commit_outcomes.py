@@ -17,6 +17,7 @@ from calve.tables.commit import TableCommit
 from calve.tables.data_files import write_data_files
 from calve.tables.staging import Edit
 from calve.writer import IcebergTableWriter, RetryConfig
+from calve.writer.transactions import Transactions
 from tests.fakes import lying_catalog as lies
 from tests.fakes.lying_catalog import Lie, lying
 from tests.integration.writing import data_files, ids, rows, writer_for
@@ -135,6 +136,35 @@ def test_files_that_cannot_be_read_after_a_commit_do_not_undo_it(
         writer_for(lake).write_batch(rows(1, start=1))
         insert_rows(catalog, "t", [{"id": 2}])
     assert ids(lake) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("change", ["transaction", "write_batch"])
+def test_a_commit_that_comes_true_while_it_is_given_up_is_no_error(
+    lake: Lake, catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    late: list[Callable[[], Any]] = []
+
+    def keeps(commit: Callable[[], Any]) -> Any:
+        late.append(commit)
+        return lies.fails_before(commit)
+
+    really_roll_back = Transactions.roll_back
+
+    def roll_back(*arguments: Any) -> None:
+        late.pop()()
+        really_roll_back(*arguments)
+
+    monkeypatch.setattr(Transactions, "roll_back", roll_back)
+    with writer_for(lake, retry=RetryConfig(max_attempts=1)) as writer, lying(catalog, keeps):
+        if change == "write_batch":
+            done = writer.write_batch(rows(1, start=1))
+            assert done.snapshot_id == catalog.load_table("t").metadata.current_snapshot_id
+            assert done.files == 1
+        else:
+            with writer.transaction():
+                writer.write_batch(rows(1, start=1))
+        assert writer.stats.transactions_committed == 1
+    assert ids(lake) == [0, 1]
 
 
 # What others do before anybody looks what became of a commit.

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
 from calve.changes import insert_rows
-from calve.errors import Conflict, NotFound, UnknownOutcome
+from calve.errors import CalveError, Conflict, NotFound, UnknownOutcome
 from calve.lake import Lake
 from calve.tables.catalog import LakeCatalog
 from calve.tables.commit import TableCommit
 from calve.tables.data_files import write_data_files
+from calve.tables.expiry import expire_snapshots
 from calve.tables.references import create_branch, create_tag
 from calve.tables.schemas import define_table
 from calve.tables.staging import Edit
+from tests.conftest import MakeCatalogSettings
 from tests.fakes import lying_catalog as lies
 from tests.fakes.lying_catalog import lying
 
@@ -236,6 +240,31 @@ def test_branches_are_written_and_tags_are_not(catalog: LakeCatalog) -> None:
         insert_rows(catalog, "t", ROWS, branch="c")
     with pytest.raises(Exception, match="is a tag"):
         insert_rows(catalog, "t", ROWS, branch="v1")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "rest"])
+def test_a_snapshot_is_continued_only_while_it_is_kept(
+    catalog_settings: MakeCatalogSettings, kind: str
+) -> None:
+    name = f"continued_{uuid4().hex}"
+    with LakeCatalog(catalog_settings(kind)) as catalog:
+        catalog.create_table(name, define_table({"id": "long"}).schema, properties=QUICK)
+        first, second = (insert_rows(catalog, name, [{"id": n}]).snapshot_id for n in (1, 2))
+        back = TableCommit(catalog.load_table(name)).attempt(Edit(onto=first))
+        assert catalog.load_table(name).scan().to_arrow()["id"].to_pylist() == [1]
+        assert set(catalog.load_table(name).metadata.refs) == {"main"}
+        late = TableCommit(catalog.load_table(name))
+
+        def expires(commit: Any) -> Any:
+            expire_snapshots(catalog.load_table(name), datetime.now(UTC) + timedelta(hours=1))
+            return commit()
+
+        with lying(catalog, expires, lambda commit: commit()), pytest.raises(CalveError):
+            late.attempt(Edit(onto=second))
+        assert not late.is_undecided
+        table = catalog.load_table(name)
+        assert table.metadata.current_snapshot_id == back.snapshot_id
+        assert table.scan().to_arrow()["id"].to_pylist() == [1]
 
 
 def test_a_table_that_was_made_again_is_not_written_to(catalog: LakeCatalog) -> None:

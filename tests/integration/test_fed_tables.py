@@ -221,6 +221,27 @@ def test_a_rollback_keeps_the_committed_offset_and_records_the_rows(
     assert report(manager).rows == 150
 
 
+def test_a_rollback_to_what_expires_meanwhile_is_refused(
+    manager: IcebergManager, catalog: LakeCatalog
+) -> None:
+    """Its files are gone: a snapshot on top of it could not be read."""
+    wanted = manager.get_current_snapshot("t")
+    assert wanted is not None
+    manager.delete_data("t", "_calve_offset < 50 OR _calve_offset >= 150")
+
+    def expires(commit: Callable[[], object]) -> object:
+        manager.expire_snapshots("t", older_than_days=0)
+        return commit()
+
+    honest = [lambda commit: commit()] * 3
+    with (
+        lying(catalog, expires, *honest),
+        pytest.raises(NotFound, match=f"no snapshot {wanted.id}"),
+    ):
+        manager.rollback("t", wanted.id)
+    assert offsets(manager) == list(range(50, 150))
+
+
 def test_what_a_rollback_brings_back_is_no_longer_removed(
     manager: IcebergManager, catalog: LakeCatalog
 ) -> None:

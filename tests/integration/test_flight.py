@@ -469,11 +469,12 @@ def test_every_action_is_described_with_an_example_that_can_be_read(client: Any)
     described = {action.type: action.description for action in client.list_actions()}
     assert set(described) == {
         *("topic.create", "topic.describe", "topic.alter", "topic.delete"), "flush", "stats",
-        "log.ends", *("pipeline.status", "pipeline.pause", "pipeline.resume", "pipeline.skip"),
+        *("log.ends", "status", "topic.list"), *("pipeline.status", "pipeline.pause", "pipeline.resume", "pipeline.skip"),
         *("dead_letter.list", "dead_letter.show", "dead_letter.original"),
         *("dead_letter.replay", "dead_letter.discard"),
     }  # fmt: skip
-    assert json.loads(described.pop("log.ends").rpartition(": ")[2]) == {}
+    for about_all in ("log.ends", "status", "topic.list"):
+        assert json.loads(described.pop(about_all).rpartition(": ")[2]) == {}
     for description in described.values():
         assert "topic" in json.loads(description[description.index("{") :])
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -19,7 +20,7 @@ from calve.errors import Conflict, Fenced, InvalidRequest, NotFound, Overloaded,
 from calve.ingest import Intake, as_refusal, produce
 from calve.lake import Lake
 from calve.model import TableName
-from calve.state import open_state
+from calve.state import PIPELINE_LEASE, Progress, open_state
 from calve.topics import TopicChange, TopicRegistry, TopicSpec
 from calve.wal import Kind, Rejected
 from tests.conftest import MakeSettings
@@ -244,6 +245,61 @@ def test_flush_says_how_far_it_came_when_nobody_commits(intake: Intake) -> None:
     with pytest.raises(Unavailable, match="reached offset 1, and 3 was asked for") as raised:
         intake.flush(ORDERS, 0.05)
     assert "pipeline" in str(raised.value.hint)
+
+
+@pytest.fixture
+def two_partitions(
+    make_settings: MakeSettings, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[Intake, Intake]]:
+    """Two processes' intakes; the first may read the other's log, or knows nothing of it."""
+    other = str(tmp_path / "other-log")
+    logs = other if request.param == "reads" else ""
+    with (
+        Intake(make_settings(pipeline__logs=logs)) as first,
+        Intake(make_settings(wal__path=other, ingest__partition=1)) as second,
+    ):
+        first.submit(ORDERS, pa.record_batch({"id": [1]})).wait()
+        second.submit(ORDERS, pa.record_batch({"id": [2, 3]})).wait()
+        publish(first, 1)
+        yield first, second
+
+
+@pytest.mark.parametrize("two_partitions", ["reads"], indirect=True)
+def test_flush_waits_for_the_partitions_of_other_processes(
+    two_partitions: tuple[Intake, Intake],
+) -> None:
+    first, second = two_partitions
+    with pytest.raises(Unavailable, match=r"partition 1: .* offset 0, and 2 was asked") as late:
+        first.flush(ORDERS, 0.05)
+    assert late.value.context["partitions"] == "1"
+    assert "calve up" in str(late.value.hint)
+    assert {at.partition for at in first.state.flush_requests()} == {1}
+    publish(second, 2)
+    assert first.flush(ORDERS, 5).committed == 1
+
+
+@pytest.mark.parametrize("two_partitions", ["knows nothing"], indirect=True)
+def test_flush_leaves_out_a_partition_of_which_nothing_is_known(
+    two_partitions: tuple[Intake, Intake],
+) -> None:
+    first, _ = two_partitions
+    assert first.flush(ORDERS, 5).committed == 1
+
+
+def test_a_flush_in_vain_says_what_keeps_it(intake: Intake) -> None:
+    intake.submit(ORDERS, pa.record_batch({"id": [1]})).wait()
+    intake.pipeline.pause()
+    with pytest.raises(Unavailable) as paused:
+        intake.flush(ORDERS, 0)
+    assert "calve pipeline resume" in str(paused.value.hint)
+    intake.pipeline.resume()
+    topic = intake.topics.topic(ORDERS)
+    intake.state.take_lease(PIPELINE_LEASE, "somebody", 60)
+    failed = Progress(topic_id=topic.id, partition=0, rows_waiting=1, error="the table is gone")
+    intake.state.publish_progress([failed])
+    with pytest.raises(Unavailable) as failing:
+        intake.flush(ORDERS, 0)
+    assert "the table is gone" in str(failing.value.hint)
 
 
 def test_flush_of_a_topic_without_rows_returns_at_once(intake: Intake) -> None:

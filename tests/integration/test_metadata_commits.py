@@ -170,6 +170,21 @@ def test_the_settings_of_main_outlive_a_rollback(lake: Lake, manager: IcebergMan
     assert lake.catalog.load_table("t").refs()["main"].min_snapshots_to_keep == 5
 
 
+@pytest.mark.parametrize("branch", ["main", "audit"])
+def test_the_settings_of_a_branch_outlive_commits(
+    lake: Lake, manager: IcebergManager, branch: str
+) -> None:
+    table = lake.catalog.load_table("t")
+    head = table.metadata.current_snapshot_id
+    assert head is not None
+    with table.manage_snapshots() as manage:
+        manage.create_branch(head, branch, min_snapshots_to_keep=5, max_snapshot_age_ms=1000)
+    manager.insert_data("t", [{"id": 100}], branch=branch)
+    manager.delete_data("t", "id = 100", branch=branch)
+    kept = lake.catalog.load_table("t").refs()[branch]
+    assert (kept.min_snapshots_to_keep, kept.max_snapshot_age_ms) == (5, 1000)
+
+
 def test_two_of_whom_one_is_refused_are_told_so(lake: Lake, manager: IcebergManager) -> None:
     def somebody_is_quicker(commit: Any) -> Any:
         manager.create_tag("t", "x", snapshot_id=first_snapshot(manager))

@@ -278,4 +278,4 @@ def test_a_service_that_is_killed_on_the_way_gets_every_row_once(data: Path, doo
 
 def durable(data: Path) -> int:
     topics = survey(settings_of(data)).topics
-    return topics[0].durable if topics else 0
+    return (topics[0].durable or 0) if topics else 0

@@ -277,6 +277,37 @@ def test_the_end_of_the_program_rolls_back(lake: Lake) -> None:
     assert not data_files(lake)
 
 
+FORKING_SCRIPT = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import calve
+from calve.errors import InvalidRequest
+from tests.integration.writing import EAGER, rows
+with calve.create_iceberg_writer(sys.argv[1], "default", "default", "t", batch=EAGER) as writer:
+    with writer.transaction() as transaction:
+        writer.write_batch(rows(5_000))
+        if child := os.fork():
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        else:
+            for use in (writer.commit_transaction, writer.rollback_transaction):
+                try:
+                    use(transaction)
+                except InvalidRequest as error:
+                    assert "another process" in error.message
+                else:
+                    sys.exit(1)
+            sys.exit(0)
+"""
+
+
+def test_a_process_that_was_forked_ends_nothing_of_the_one_it_came_from(lake: Lake) -> None:
+    lake.tables.create_table("t", {"id": "long"})
+    command = [sys.executable, "-c", FORKING_SCRIPT, str(lake.settings.data)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert ids(lake) == list(range(5_000))
+
+
 def test_a_kill_leaves_files_that_carry_the_transaction_in_their_names(lake: Lake) -> None:
     lake.tables.create_table("t", {"id": "long"})
     process, transaction = staged_by_another(lake, "wait")

@@ -12,7 +12,8 @@ from typing import Protocol
 
 import pytest
 
-from tests.servers import front, glue, postgres, rest, s3, sessions, tcp
+from tests.servers import etcd, front, glue, postgres, rest, s3, sessions, tcp
+from tests.servers.etcd import Etcd
 from tests.servers.front import Front, Gate
 from tests.servers.glue import Glue
 from tests.servers.needs import needed
@@ -52,6 +53,12 @@ def glue_server() -> Iterator[Glue]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
     with needed(postgres.serve()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def etcd_server() -> Iterator[Etcd]:
+    with needed(etcd.serve()) as server:
         yield server
 
 

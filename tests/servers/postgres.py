@@ -96,19 +96,22 @@ class Postgres:
 
 
 @contextmanager
-def serve() -> Iterator[Postgres]:
+def serve(kept: Path | None = None, *, port: int | None = None) -> Iterator[Postgres]:
+    """A server; in the directory `kept` is what an earlier one, on the same port, has left."""
     binaries = _binaries()
     account = _account()
     directory = process.new_directory("postgres")
-    data = directory / "data"
+    data = (kept or directory) / "data"
     if account:
-        os.chown(directory, account.pw_uid, account.pw_gid)
-    _initialise(binaries, data, account)
+        for each in {directory, kept or directory}:
+            os.chown(each, account.pw_uid, account.pw_gid)
+    if not data.exists():
+        _initialise(binaries, data, account)
 
-    def launch(port: int) -> process.Launch:
+    def launch(free: int) -> process.Launch:
         settings = {
             "listen_addresses": process.HOST,
-            "port": str(port),
+            "port": str(port or free),
             "unix_socket_directories": "",
             "max_connections": str(CONNECTIONS_MAX),
             "fsync": "off",
@@ -123,8 +126,10 @@ def serve() -> Iterator[Postgres]:
             stop_signal=signal.SIGINT,  # SIGTERM would wait for every client to leave.
         )
 
-    with process.start("postgres", launch, ready=_answers, directory=directory) as server:
-        yield Postgres(server.port)
+    with process.start(
+        "postgres", launch, ready=lambda free: _answers(port or free), directory=directory
+    ) as server:
+        yield Postgres(port or server.port)
 
 
 def _binaries() -> Path:

@@ -145,7 +145,7 @@ class _TopicsOfService:
         return self._client.create_topic(topic, **spec)
 
     def list(self) -> list[dict[str, Any]]:
-        return [self._client.describe_topic(name) for name in self._client.topics()]
+        return self._client.describe_topics()
 
     def describe(self, topic: str) -> dict[str, Any]:
         return self._client.describe_topic(topic)

@@ -10,11 +10,14 @@ import msgspec
 
 from calve.cli.options import Call, common_options
 from calve.cli.output import counted, print_json, print_table, say
+from calve.cli.place import client_of, server_option
 from calve.errors import Unavailable
-from calve.service.survey import Gravity, LakeStatus, survey
+from calve.service.survey import Gravity, LakeStatus, status_from, survey
 
 if TYPE_CHECKING:
-    from calve.service.survey import LogStatus, TopicStatus
+    from calve.ingest.status import LogStatus
+    from calve.service.survey import TopicStatus
+    from calve.settings import Settings
     from calve.topics.lag import PipelineStatus
 
 _MARKS = {Gravity.FAILED: "FAIL", Gravity.WARNING: "warn", Gravity.NOTE: "note"}
@@ -22,16 +25,19 @@ _TOPICS_SHOWN = 20
 
 
 @click.command()
+@server_option
 @common_options
-def status(call: Call) -> int:
+def status(call: Call, *, server: str | None) -> int:
     """Show how the lake's service is doing, the worst first, with what helps.
 
-    With and without a running service. Ends with exit code 6 if rows cannot be taken in.
+    With and without a running service; with --server, that of another machine. Ends with exit
+    code 6 if rows cannot be taken in.
 
     \b
     Example: calve status
+    Example: calve status --server grpc://127.0.0.1:8815
     """
-    found = survey(call.settings())
+    found = _asked(call.settings(), server) if server else survey(call.settings())
     if call.as_json:
         print_json(_plain(found))
     else:
@@ -39,10 +45,20 @@ def status(call: Call) -> int:
     return 0 if found.is_sound else Unavailable.exit_code
 
 
+def _asked(settings: Settings, server: str) -> LakeStatus:
+    from calve.ingest.status import IngestStatus
+
+    say(f"through the service at {server}")
+    with client_of(settings, server) as client:
+        told = client.status()
+    return status_from(msgspec.convert(told, IngestStatus), server)
+
+
 def _plain(found: LakeStatus) -> dict[str, Any]:
     return {
         "findings": [asdict(each) for each in found.findings],
         "service": msgspec.to_builtins(found.service),
+        "server": found.server,
         "log": asdict(found.log) if found.log else None,
         "topics": [asdict(each) | {"lag": each.lag} for each in found.topics],
         "pipeline": msgspec.to_builtins(found.pipeline),
@@ -58,25 +74,31 @@ def _print(found: LakeStatus) -> None:
     if service is not None:
         click.echo(f"up    since {service.since:%Y-%m-%d %H:%M:%S} UTC, process {service.pid}")
         click.echo(f"      {service.addresses.http}  {service.addresses.flight}")
+    if found.server is not None:
+        click.echo(f"up    at {found.server}")
     if found.log is not None:
         click.echo(_log_line(found.log))
     if found.pipeline is not None:
         click.echo(_pipeline_line(found.pipeline))
     if found.topics:
-        click.echo()
-        ages = _ages(found.pipeline)
-        print_table(
-            ("TOPIC", "FIRST", "DURABLE", "COMMITTED", "LAG", "SECONDS"),
-            [
-                (*_offsets(each), ages.get((each.topic, each.partition), ""))
-                for each in found.topics[:_TOPICS_SHOWN]
-            ],
-        )
+        _print_topics(found)
+
+
+def _print_topics(found: LakeStatus) -> None:
+    click.echo()
+    ages = _ages(found.pipeline)
+    print_table(
+        ("TOPIC", "FIRST", "DURABLE", "COMMITTED", "LAG", "SECONDS"),
+        [
+            (*_offsets(each), ages.get((each.topic, each.partition), ""))
+            for each in found.topics[:_TOPICS_SHOWN]
+        ],
+    )
     if len(found.topics) > _TOPICS_SHOWN:
         say(f"and {len(found.topics) - _TOPICS_SHOWN:,} more: `calve topic list` shows them all")
 
 
-def _offsets(each: TopicStatus) -> tuple[str, int, int, int, int]:
+def _offsets(each: TopicStatus) -> tuple[str, int | None, int | None, int, int]:
     return (each.topic, each.first, each.durable, each.committed, each.lag)
 
 

@@ -167,6 +167,9 @@ def list_topics(call: Call, *, server: str | None) -> None:
             ("TOPIC", "KIND", "FIRST", "DURABLE", "COMMITTED"),
             [(each["name"], each["kind"], *_offsets(each).values()) for each in found],
         )
+        for each in found:
+            if each["problem"]:
+                say(f"{each['name']}: {each['problem']['detail']}")
     else:
         say("there are no topics yet")
 
@@ -263,10 +266,11 @@ def delete(call: Call, topic: str, *, server: str | None, dry_run: bool, yes: bo
     with topics_at(call, server) as topics:
         found = topics.describe(topic)
         offsets = _offsets(found)
-        only_here = max(0, offsets["durable"] - offsets["committed"])
+        first, durable = offsets["first"] or 0, offsets["durable"] or 0
+        only_here = max(0, durable - (offsets["committed"] or 0))
         if not dry_run:
             lost = f", of which {only_here:,} are in no table" if only_here else ""
-            held = offsets["durable"] - offsets["first"]
+            held = durable - first
             confirm(f"Delete the topic {topic} with its {held:,} rows in the log{lost}?", yes=yes)
             topics.delete(topic)
     if call.as_json:
@@ -336,15 +340,17 @@ def _print(call: Call, topic: dict[str, Any]) -> None:
         "bad rows": topic["on_bad_row"],
         "flush": _flush_line(topic["flush"]),
         "offsets": _offsets_line(topic),
+        "problem": (topic.get("problem") or {}).get("detail"),
     }
-    optional = ("flush", "offsets")
+    optional = ("flush", "offsets", "problem")
     rows = [(name, value) for name, value in about.items() if name not in optional or value]
     print_table(("ABOUT", topic["name"]), rows)
 
 
-def _offsets(topic: dict[str, Any]) -> dict[str, int]:
-    offsets: dict[str, int] = topic["offsets"]
-    return {name: offsets[name] for name in ("first", "durable", "committed")}
+def _offsets(topic: dict[str, Any]) -> dict[str, int | None]:
+    """None is what cannot be told of a topic that stopped."""
+    offsets = topic["offsets"] or {}
+    return {name: offsets.get(name) for name in ("first", "durable", "committed")}
 
 
 def _flush_line(bounds: dict[str, int | None]) -> str | None:
@@ -353,7 +359,7 @@ def _flush_line(bounds: dict[str, int | None]) -> str | None:
 
 
 def _offsets_line(topic: dict[str, Any]) -> str | None:
-    if "offsets" not in topic:
+    if not topic.get("offsets"):
         return None
     return ", ".join(f"{name} {offset:,}" for name, offset in _offsets(topic).items())
 

@@ -175,6 +175,18 @@ class Client:
         self._require_open()
         return ClientDeadLetters(self._link.act, str(TableName.parse(topic)))
 
+    def status(self) -> dict[str, Any]:
+        """How the service is doing: its log, its topics, the pipeline."""
+        self._require_open()
+        told: dict[str, Any] = self._link.act("status", {})
+        return told
+
+    def describe_topics(self) -> list[dict[str, Any]]:
+        """All topics; one that stopped has no `offsets`, and a `problem`."""
+        self._require_open()
+        found: list[dict[str, Any]] = self._link.act("topic.list", {})
+        return found
+
     def topics(self) -> list[str]:
         """The names of all topics."""
         self._require_open()

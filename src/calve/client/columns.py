@@ -27,4 +27,7 @@ def columns_document(source: SchemaSource) -> Any:
 
 
 def _is_plain(columns: Mapping[Any, Any]) -> bool:
+    """Types by name, or what a schema file holds."""
+    if any(isinstance(columns.get(key), list) for key in ("columns", "fields")):
+        return True
     return all(isinstance(kind, str | list | dict) for kind in columns.values())

@@ -18,6 +18,7 @@ from calve.errors import CalveError, Fenced, Unavailable, UnknownOutcome
 from calve.ingest.admission import Admission
 from calve.ingest.attached import Attached, Attachments
 from calve.ingest.creation import TopicCreation
+from calve.ingest.flushing import Awaited, behind, ends_elsewhere, not_flushed
 from calve.ingest.keeper import Keeper
 from calve.ingest.kept_log import KeptLog
 from calve.ingest.prepare import bytes_of, parts_of, prepare
@@ -276,6 +277,14 @@ class Intake:
             offsets = reader.offsets(attached.stream)
         return TopicOffsets(offsets.first, offsets.durable, self._committed(attached))
 
+    def offsets_of(self, topic: Topic) -> TopicOffsets:
+        """The same without beginning a stream: of a topic that has none here yet, where it would
+        begin."""
+        if self.partition in topic.partitions:
+            return self.offsets(topic.name)
+        first = topic.first_offsets.get(self.partition, 0)
+        return TopicOffsets(first, first, first)
+
     def _committed(self, attached: Attached) -> int:
         known = self._state.committed(attached.topic.id, self.partition)
         return known.offset if known else attached.stream.first_offset
@@ -296,39 +305,46 @@ class Intake:
             yield from reader.read(stream, start, end)
 
     def flush(self, name: TableName, timeout_seconds: float) -> TopicOffsets:
-        """Return when every row that was acknowledged before the call is in the table.
+        """Return when every row that was acknowledged before the call is in the table, also those
+        of other partitions whose end is known here.
 
-        Unavailable after the time-out, with how far it is.
+        Unavailable after the time-out, with how far each is.
         """
-        attached = self._attach(name)
-        wanted = self.request_flush(name)
+        awaited = self.request_flush(name)
         deadline = self._clock.monotonic() + timeout_seconds
         pause = _POLL_SECONDS_MIN
-        while (committed := self._committed(attached)) < wanted:
+        while not self.is_flushed(awaited):
             remaining = deadline - self._clock.monotonic()
             if remaining <= 0:
-                raise not_flushed(name, committed, wanted, timeout_seconds)
+                raise not_flushed(self._state, awaited, timeout_seconds)
             if self._is_ending.wait(min(pause, remaining)):
                 raise _closed()
             pause = min(2 * pause, _POLL_SECONDS_MAX)
         return self.offsets(name)
+
+    def is_flushed(self, awaited: Awaited) -> bool:
+        return not behind(self._state, awaited)
 
     def sync(self) -> None:
         """Return when whatever was submitted is on the disk, whatever the log's mode of syncing."""
         with refusing():
             self.log.flush()
 
-    def request_flush(self, name: TableName) -> int:
+    def request_flush(self, name: TableName) -> Awaited:
         """Have the pipeline bring what was acknowledged before the call to the table, at once.
 
         Returns the end of it: what a flush waits for.
         """
         attached = self._attach(name)
         self.sync()
-        wanted = self.offsets(name).durable
-        if wanted > attached.stream.first_offset:
-            self._state.request_flush(attached.topic.id, self.partition, wanted)
-        return wanted
+        topic = self._registry.topic(name)  # others may have begun partitions meanwhile
+        ends = ends_elsewhere(self.settings, topic, self.partition)
+        durable = self.offsets(name).durable
+        if durable > attached.stream.first_offset:
+            ends[self.partition] = durable
+        for partition, end in ends.items():
+            self._state.request_flush(topic.id, partition, end)
+        return Awaited(name, topic.id, ends)
 
     def topic(self, name: TableName) -> Topic | None:
         """The topic as it is known here, at the cost of one look-up once rows of it came in."""
@@ -382,17 +398,6 @@ class Intake:
 def _release(admitted: Admitted | None) -> None:
     if admitted is not None:
         admitted.release()
-
-
-def not_flushed(
-    name: TableName, committed: int, wanted: int, timeout_seconds: float
-) -> Unavailable:
-    return Unavailable(
-        f"{name} is not flushed after {timeout_seconds:g} s: its table has reached offset "
-        f"{committed}, and {wanted} was asked for",
-        hint="the pipeline brings rows into tables: `calve up` runs it; then flush again",
-        context={"committed": str(committed), "wanted": str(wanted)},
-    )
 
 
 def _closed() -> Unavailable:

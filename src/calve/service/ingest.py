@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from calve.ingest import Intake
+from calve.service.open_files import allow_open_files
 from calve.service.orders import Report
 from calve.service.process import Surroundings, run_process
 from calve.service.serving import Serving
@@ -23,6 +24,7 @@ def main() -> int:
 
 
 def _serve(settings: Settings, surroundings: Surroundings) -> None:
+    allow_open_files(settings.ingest)
     with Intake(settings) as intake, Serving(intake) as serving:
         surroundings.report(Report(addresses=serving.addresses))
         surroundings.ending.wait()

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from calve.errors import CalveError, Corruption, NotFound
+from calve.ingest.status import IngestStatus, LogStatus
 from calve.service.announcement import Announced, running_service
 from calve.service.directing import pipeline_of, require_lake
 from calve.state import open_state
@@ -23,8 +24,6 @@ from calve.wal.inspect import LogDescription, describe_log
 from calve.wal.layout import LogLayout
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from calve.settings import Settings
     from calve.topics.lag import PipelineStatus
     from calve.topics.topic import Topic
@@ -54,24 +53,14 @@ class TopicStatus:
     topic: str
     kind: str
     partition: int
-    first: int
-    durable: int
+    first: int | None  # None is what cannot be told
+    durable: int | None
     committed: int
 
     @property
     def lag(self) -> int:
         """Rows that are durable and not in the table yet."""
-        return max(0, self.durable - self.committed)
-
-
-@dataclass(frozen=True, slots=True)
-class LogStatus:
-    path: Path
-    log_id: str | None
-    bytes: int
-    bytes_max: int
-    free_bytes: int
-    free_bytes_min: int
+        return max(0, (self.durable or 0) - self.committed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +70,7 @@ class LakeStatus:
     log: LogStatus | None
     topics: list[TopicStatus]
     pipeline: PipelineStatus | None  # None if the log cannot be read
+    server: str | None = None  # that was asked, if one was
 
     @property
     def is_sound(self) -> bool:
@@ -104,24 +94,61 @@ def survey(settings: Settings) -> LakeStatus:
             for topic, _ in found
             if not damage and _is_homeless(topic, settings.ingest.partition, log)
         ),
-        *_service(service, topics, pipeline),
+        *_service(topics, pipeline, is_up=service is not None),
     ]
-    order = list(Gravity)
-    findings.sort(key=lambda each: order.index(each.gravity))
-    return LakeStatus(findings, service, status, topics, pipeline)
+    return LakeStatus(_worst_first(findings), service, status, topics, pipeline)
+
+
+def status_from(told: IngestStatus, server: str) -> LakeStatus:
+    """The status of a service elsewhere, from what it tells."""
+    topics = [_told(each, told.partition) for each in told.topics]
+    topics.sort(key=lambda each: (-each.lag, each.topic))
+    stopped = told.stopped
+    findings = [
+        *([Finding(Gravity.FAILED, stopped.detail, stopped.hint)] if stopped else ()),
+        *_bounds(told.log),
+        *(
+            Finding(Gravity.FAILED, f"topic {each['name']}: {found['detail']}", found["hint"])
+            for each in told.topics
+            if (found := each["problem"])
+        ),
+        *_service(topics, told.pipeline, is_up=True),
+    ]
+    return LakeStatus(_worst_first(findings), None, told.log, topics, told.pipeline, server)
+
+
+def _told(topic: dict[str, Any], partition: int) -> TopicStatus:
+    at = topic["offsets"] or {"first": None, "durable": None, "committed": 0}
+    return TopicStatus(
+        topic["name"], topic["kind"], partition, at["first"], at["durable"], at["committed"]
+    )
+
+
+def _worst_first(findings: list[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda each: list(Gravity).index(each.gravity))
 
 
 def topics_on_disk(settings: Settings) -> list[dict[str, Any]]:
     """Every topic with its offsets, as a service would describe it."""
     require_lake(settings)
-    log, _ = _look_at_log(settings)
-    return [
-        {
-            **document_of(topic),
-            "offsets": {"first": at.first, "durable": at.durable, "committed": at.committed},
-        }
-        for topic, at in _topics(settings, log)
-    ]
+    log, damage = _look_at_log(settings)
+    return [_listed(settings, topic, at, log, damage) for topic, at in _topics(settings, log)]
+
+
+def _listed(
+    settings: Settings,
+    topic: Topic,
+    at: TopicStatus,
+    log: LogDescription | None,
+    damage: list[Finding],
+) -> dict[str, Any]:
+    shown = document_of(topic)
+    if not _is_homeless(topic, settings.ingest.partition, log):
+        offsets = {"first": at.first, "durable": at.durable, "committed": at.committed}
+        return {**shown, "offsets": offsets, "problem": None}
+    found = damage[0] if damage else _homeless(settings, topic)
+    problem = {"detail": found.message, "hint": found.hint}
+    return {**shown, "offsets": None, "problem": problem}
 
 
 def _look_at_log(settings: Settings) -> tuple[LogDescription | None, list[Finding]]:
@@ -152,8 +179,8 @@ def _topics(settings: Settings, log: LogDescription | None) -> list[tuple[Topic,
                 topic=str(topic.name),
                 kind=topic.kind,
                 partition=partition,
-                first=first,
-                durable=stream.durable_offset if stream else first,
+                first=None if bound and not stream else first,
+                durable=stream.durable_offset if stream else None if bound else first,
                 committed=known.offset if known else first,
             )
             found.append((topic, status))
@@ -171,7 +198,7 @@ def _pipeline(settings: Settings) -> PipelineStatus | None:
 def _log_status(settings: Settings, log: LogDescription) -> LogStatus:
     wal = settings.wal
     return LogStatus(
-        path=log.path,
+        path=str(log.path),
         log_id=str(log.log_id),
         bytes=log.bytes,
         bytes_max=wal.disk_bytes_max,
@@ -216,9 +243,9 @@ def _homeless(settings: Settings, topic: Topic) -> Finding:
 
 
 def _service(
-    service: Announced | None, topics: list[TopicStatus], pipeline: PipelineStatus | None
+    topics: list[TopicStatus], pipeline: PipelineStatus | None, *, is_up: bool
 ) -> Iterator[Finding]:
-    if service is None:
+    if not is_up:
         yield Finding(Gravity.NOTE, "no service is running", "`calve up` starts it")
     if pipeline is None:
         return
@@ -236,7 +263,7 @@ def _service(
         yield Finding(Gravity.WARNING, "the pipeline is paused: rows stay in the log", hint)
     elif behind and not pipeline.is_running:
         yield Finding(
-            Gravity.NOTE if service is None else Gravity.WARNING,
+            Gravity.WARNING if is_up else Gravity.NOTE,
             f"{behind:,} rows are in the log and not in their tables yet: no pipeline is running",
             "they are safe there; `calve up` runs it",
         )

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgresql", "postgres", "postgresql+psycopg")
 _WAYS: Final = (
-    "leave the setting out, or write sqlite:////directory/state.db or "
-    "postgresql://user:password@host:5432/database"
+    "leave the setting out, or write sqlite:////directory/state.db, "
+    "postgresql://user:password@host:5432/database or etcd://host:2379"
 )
 
 
@@ -41,6 +41,12 @@ def open_state(settings: Settings, *, clock: Clock | None = None, create: bool =
     if scheme in _POSTGRES:
         postgres = load_part("postgres", "calve.state.postgres")
         return cast("State", postgres.PostgresState(text, retry=settings.retry, create=create))
+    if scheme == "etcd":
+        # Only a state in etcd needs what speaks HTTP.
+        from calve.state.etcd import EtcdState
+
+        clock = clock or SystemClock()
+        return EtcdState(text, retry=settings.retry, clock=clock, create=create)
     raise InvalidSettings(f"state.dsn: {dsn} names no store for the state", hint=_WAYS)
 
 

@@ -7,6 +7,7 @@ asks again later is answered as soon as it is back. Needs the part `postgres`.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -80,7 +81,7 @@ class PostgresState(RecordedState):
             with self._connected() as connection:
                 return work(self._records(_Run(connection)))
 
-        return self._translated(lambda: retried(attempt, self._retry, _is_passing))
+        return self._translated(lambda: retried(attempt, self._retry, self._is_passing))
 
     def _change(
         self, scopes: Sequence[str], work: Callable[[Records], _T], *, is_repeatable: bool = True
@@ -101,7 +102,7 @@ class PostgresState(RecordedState):
                 return self._attempt(connection, scopes, work)
 
         def is_passing(error: BaseException) -> bool:
-            return _is_passing(error) or (is_repeatable and isinstance(error, _Lost))
+            return self._is_passing(error) or (is_repeatable and isinstance(error, _Lost))
 
         return self._translated(lambda: retried(attempt, self._retry, is_passing))
 
@@ -112,10 +113,7 @@ class PostgresState(RecordedState):
         connection.execute("BEGIN")
         try:
             for scope in scopes:
-                run(
-                    "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))",
-                    (f"calve {self._schema} {scope}",),
-                )
+                run("SELECT pg_advisory_xact_lock(%s)", (_lock_of(f"{self._schema} {scope}"),))
             result = work(run)
         except BaseException:
             with suppress(psycopg.Error):
@@ -166,6 +164,9 @@ class PostgresState(RecordedState):
             "WHERE current_setting('synchronous_commit') = 'off'"
         )
         return connection
+
+    def _is_passing(self, error: BaseException) -> bool:
+        return not self._is_closed and isinstance(error, (*_PASSING, Unavailable))
 
     def _translated(self, work: Callable[[], _T]) -> _T:
         try:
@@ -219,6 +220,12 @@ class _Run:
                 cursor.executemany(statement, rows)
 
 
+def _lock_of(scope: str) -> int:
+    """A number for PostgreSQL's locks; two scopes that share one only wait for each other."""
+    digest = hashlib.blake2b(f"calve {scope}".encode(errors="surrogatepass"), digest_size=8)
+    return int.from_bytes(digest.digest(), signed=True)
+
+
 def _server_time(run: _Run) -> datetime:
     found = run("SELECT clock_timestamp()", ())[0][0]
     assert isinstance(found, datetime)
@@ -228,10 +235,6 @@ def _server_time(run: _Run) -> datetime:
 def _is_idle(connection: BoundedConnection) -> bool:
     status = connection.info.transaction_status
     return not connection.closed and status == psycopg.pq.TransactionStatus.IDLE
-
-
-def _is_passing(error: BaseException) -> bool:
-    return isinstance(error, (*_PASSING, Unavailable))
 
 
 def _split(dsn: str) -> tuple[str, str]:

@@ -1,17 +1,12 @@
-"""A state made of records: what each call of `State` means, whatever keeps the records.
-
-A backend runs transactions: it reads records for one, and writes all of what it changed or
-nothing. Work may be run again, on what is there then, before it is done.
-"""
+"""A state made of records: what each call of `State` means, whatever keeps the records."""
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import ClassVar, Final, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID, uuid4
 
 from calve.errors import CalveError, NotFound, Unavailable
@@ -21,38 +16,19 @@ from calve.state import recorded_work as work
 from calve.state.recorded_offsets import Kept, Published, key_of
 from calve.state.records import APPENDED, ENDED, FLUSHES, KEEPERS, SKIPS, Records, number, text
 from calve.state.store import CommittedOffset, TopicRecord
+from calve.state.subscribing import RecordedSubscriptions
 from calve.state.work import Lease, PipelineOrders, Progress, ProgressReport, TopicPartition
 
 _T = TypeVar("_T")
 
 _KEPT_SECONDS_MAX: Final = 30.0
 _KEPT_POLL_SECONDS: Final = 0.05
-# Transactions that change the same things name the same scope; a backend may have them take turns.
 _TOPICS: Final = "topics"
 _ORDERS: Final = "orders"
 
 
-class RecordedState(ABC):
+class RecordedState(RecordedSubscriptions):
     """A `State`; see there. Safe to share between threads."""
-
-    changes_max: ClassVar[int] = 10_000  # in one transaction
-
-    @abstractmethod
-    def _read(self, work: Callable[[Records], _T]) -> _T:
-        """Run what changes nothing."""
-
-    @abstractmethod
-    def _change(
-        self, scopes: Sequence[str], work: Callable[[Records], _T], *, is_repeatable: bool = True
-    ) -> _T:
-        """Run a transaction; it is durable when this returns.
-
-        One that is repeatable is run again where nobody knows whether it was done; for others
-        that is an UnknownOutcome.
-        """
-
-    @abstractmethod
-    def close(self) -> None: ...
 
     def create_topic(self, name: TableName, content: bytes) -> TopicRecord | None:
         return self._change(

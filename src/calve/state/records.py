@@ -103,8 +103,8 @@ class Source(Protocol):
         """The values of one record."""
         ...
 
-    def scan(self, table: Table) -> list[Row]:
-        """Whole records, keys first, in the order of their keys."""
+    def scan(self, table: Table, prefix: Key) -> list[Row]:
+        """Whole records whose keys begin so, keys first, in the order of their keys."""
         ...
 
     def now(self) -> datetime:
@@ -143,9 +143,9 @@ class Records:
         _require(table, table.values, row)
         return None if self._is_over(table, row) else row
 
-    def scan(self, table: Table) -> list[Row]:
+    def scan(self, table: Table, prefix: Key = ()) -> list[Row]:
         assert not self.written
-        rows = self._source.scan(table)
+        rows = self._source.scan(table, prefix)
         for row in rows:
             _require(table, table.columns, row)
         return [row for row in rows if not self._is_over(table, row)]

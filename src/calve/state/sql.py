@@ -33,8 +33,9 @@ class SqlSource:
         rows = self._run(_find(table, self._dialect), key)
         return tuple(rows[0][1:]) if rows else None
 
-    def scan(self, table: Table) -> list[Row]:
-        return [tuple(row) for row in self._run(_scan(table, self._dialect), ())]
+    def scan(self, table: Table, prefix: Key) -> list[Row]:
+        rows = self._run(_scan(table, len(prefix), self._dialect), prefix)
+        return [tuple(row) for row in rows]
 
 
 def write(records: Records, run_many: RunMany, dialect: Dialect) -> None:
@@ -62,9 +63,10 @@ def _find(table: Table, dialect: Dialect) -> str:
 
 
 @cache
-def _scan(table: Table, dialect: Dialect) -> str:
+def _scan(table: Table, width: int, dialect: Dialect) -> str:
+    where = _where(list(table.key)[:width], dialect)
     return (
-        f"SELECT {listed(table.columns)} FROM {dialect.prefix}{table.name} "  # noqa: S608
+        f"SELECT {listed(table.columns)} FROM {dialect.prefix}{table.name}{where} "  # noqa: S608
         f"ORDER BY {listed(table.key)}"
     )
 

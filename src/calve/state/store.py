@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from calve.model import TableName
+from calve.state.subscriptions import Follower, Subscription, SubscriptionClaim, SubscriptionName
 from calve.state.work import Lease, PipelineOrders, Progress, ProgressReport, TopicPartition
 
 
@@ -177,5 +178,67 @@ class State(Protocol):
         ...
 
     def bytes_appended(self, topic_id: UUID, partition: int) -> int: ...
+
+    def create_subscription(
+        self, name: SubscriptionName, topic_id: UUID, positions: Mapping[int, int]
+    ) -> Subscription | None:
+        """A new one, whose partitions begin at these offsets; None if there is one."""
+        ...
+
+    def subscription(self, name: SubscriptionName) -> Subscription | None: ...
+
+    def subscriptions(self, topic: TableName | None = None) -> list[Subscription]:
+        """All of them, or a topic's, by name."""
+        ...
+
+    def positions(self, name: SubscriptionName) -> dict[int, int]:
+        """By partition, the offset below which everything is acknowledged."""
+        ...
+
+    def delete_subscription(self, name: SubscriptionName) -> bool:
+        """Forget it and its progress; False if there is none."""
+        ...
+
+    def claim_subscription(
+        self, name: SubscriptionName, owner: str, seconds: float
+    ) -> SubscriptionClaim | None:
+        """Have it for so long; None while somebody else has it. An owner's name is used once.
+
+        A token is greater than any that was given before.
+        """
+        ...
+
+    def renew_subscription(self, claimed: SubscriptionClaim, seconds: float) -> SubscriptionClaim:
+        """Keep it for so long from now on, in its present generation; Fenced if it was lost."""
+        ...
+
+    def release_subscription(self, claimed: SubscriptionClaim) -> None:
+        """Let others have it; nothing happens if it is somebody else's by now."""
+        ...
+
+    def acknowledge(self, claimed: SubscriptionClaim, partition: int, offset: int) -> int:
+        """Say that everything below an offset is done with; what holds now, never less than before.
+
+        Fenced if somebody else has claimed it since; Conflict if it was moved since.
+        """
+        ...
+
+    def move_subscription(self, name: SubscriptionName, to: Mapping[int, int]) -> Subscription:
+        """Set partitions to offsets, also back, as a new generation."""
+        ...
+
+    def follow(self, table: TableName, follower: str, snapshot_id: int, seconds: float) -> None:
+        """Say which snapshot a follower is done with, and that it goes on for so long."""
+        ...
+
+    def unfollow(self, table: TableName, follower: str) -> None: ...
+
+    def follower(self, table: TableName, name: str) -> Follower | None:
+        """Where a follower is, alive or not."""
+        ...
+
+    def live_followers(self, table: TableName) -> list[Follower]:
+        """Those whose time is not over: what comes after their snapshots must stay."""
+        ...
 
     def close(self) -> None: ...

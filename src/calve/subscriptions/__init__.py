@@ -4,8 +4,17 @@ History is read from the table, what is newer from the log, in one order and onc
 """
 
 from calve.subscriptions.batch import Batch
+from calve.subscriptions.follower import Appended, TableFollower
 from calve.subscriptions.reader import OnRollback, TopicReader
 from calve.subscriptions.start import Start
 from calve.subscriptions.stats import ReaderStats
 
-__all__ = ["Batch", "OnRollback", "ReaderStats", "Start", "TopicReader"]
+__all__ = [
+    "Appended",
+    "Batch",
+    "OnRollback",
+    "ReaderStats",
+    "Start",
+    "TableFollower",
+    "TopicReader",
+]

@@ -20,7 +20,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.table.snapshots import ancestors_of
-from pyiceberg.table.update import RemoveSnapshotsUpdate, _apply_table_update
+from pyiceberg.table.update import (
+    RemoveSnapshotsUpdate,
+    SetSnapshotRefUpdate,
+    _apply_table_update,
+)
 
 from calve.errors import InvalidRequest
 from calve.tables.outcome import commit_metadata, leads_to
@@ -30,6 +34,7 @@ from calve.tables.snapshots import as_utc
 _DAYS_MAX: Final = 700_000
 _LOG: Final = logging.getLogger(__name__)
 _remove: Final[Callable[..., TableMetadata]] = _apply_table_update.dispatch(RemoveSnapshotsUpdate)
+_set_ref: Final[Callable[..., TableMetadata]] = _apply_table_update.dispatch(SetSnapshotRefUpdate)
 
 
 @_apply_table_update.register(RemoveSnapshotsUpdate)
@@ -47,6 +52,14 @@ def _forget(
     first = len(gone) - gone[::-1].index(True) if any(gone) else 0
     after = _remove(update, metadata, context)
     return after.model_copy(update={"snapshot_log": metadata.snapshot_log[first:]})
+
+
+@_apply_table_update.register(SetSnapshotRefUpdate)
+def _lead(update: SetSnapshotRefUpdate, metadata: TableMetadata, context: object) -> TableMetadata:
+    """Have a name lead to a snapshot. That it has expired meanwhile is a conflict, and no bug."""
+    if metadata.snapshot_by_id(update.snapshot_id) is None:
+        raise CommitFailedException(f"there is no snapshot {update.snapshot_id} any more")
+    return _set_ref(update, metadata, context)
 
 
 def _require_expirable(ids: set[int], metadata: TableMetadata) -> None:

@@ -15,6 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
+    SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
 )
@@ -67,6 +68,15 @@ def commit_metadata(
 def leads_to(ref: str, snapshot_id: int | None) -> AssertRefSnapshotId:
     """The requirement that a branch or tag leads to a snapshot; to none if there is to be none."""
     return AssertRefSnapshotId.model_validate({"ref": ref, "snapshot-id": snapshot_id})
+
+
+def moved(metadata: TableMetadata, branch: str, snapshot_id: int) -> SetSnapshotRefUpdate:
+    """The update that has a branch lead to a snapshot; what it is to keep stays as it was set."""
+    ref = metadata.refs.get(branch)
+    kept = ref.model_dump(by_alias=True, exclude_none=True) if ref else {"type": "branch"}
+    return SetSnapshotRefUpdate.model_validate(
+        {**kept, "ref-name": branch, "snapshot-id": snapshot_id}
+    )
 
 
 def read_after(error: Exception, read: Callable[[], _T]) -> _T:

@@ -16,10 +16,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.table.snapshots import ancestors_of
-from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from calve.errors import Conflict, InvalidRequest, NotFound
-from calve.tables.outcome import commit_metadata, leads_to
+from calve.tables.outcome import commit_metadata, leads_to, moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +129,7 @@ def require_rollback(table: Table, snapshot_id: int, *, force: bool) -> Snapshot
 def move_main(table: Table, snapshot_id: int) -> None:
     """Make a snapshot the current one, if the one that is current now still is."""
     before = table.metadata
-    main = before.refs.get(MAIN_BRANCH)
-    kept = main.model_dump(by_alias=True, exclude_none=True) if main else {"type": "branch"}
-    update = SetSnapshotRefUpdate.model_validate(
-        {**kept, "ref-name": MAIN_BRANCH, "snapshot-id": snapshot_id}
-    )
+    update = moved(before, MAIN_BRANCH, snapshot_id)
 
     def has_happened(metadata: TableMetadata) -> bool:
         # Somebody may have committed on top of it already.

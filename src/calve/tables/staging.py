@@ -36,9 +36,11 @@ from pyiceberg.table.update import (
     AssertDefaultSpecId,
     AssertLastAssignedFieldId,
     AssertTableUUID,
+    RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
     SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
 )
@@ -53,7 +55,7 @@ from calve.tables.expiry import clear_away
 from calve.tables.manifest_schema import mend_manifest_schema
 from calve.tables.manifest_tiers import full_tiers
 from calve.tables.metadata_copies import spare_copies
-from calve.tables.outcome import leads_to
+from calve.tables.outcome import leads_to, moved
 from calve.tables.schema_growth import regrown
 from calve.tables.transaction import LeanTransaction
 
@@ -116,13 +118,20 @@ def stage(table: Table, edit: Edit, branch: str) -> Staged:
     except BaseException:
         clear_away(table.io, producer.metadata_files)
         raise
-    forgetting, unmoved = _forgetting(table.metadata, edit, branch)
+    metadata = table.metadata
+    updates = tuple(
+        moved(metadata, branch, producer.snapshot_id)
+        if isinstance(each, SetSnapshotRefUpdate)
+        else each
+        for each in updates
+    )
+    forgetting, unmoved = _forgetting(metadata, edit, branch)
     setting = _setting(edit, producer.snapshot_id)
     return Staged(
         producer.snapshot_id,
         producer.parent_id,
-        table.metadata.next_sequence_number(),
-        (*transaction._updates, *updates, *setting, *forgetting),  # noqa: SLF001
+        metadata.next_sequence_number(),
+        (*_holding(edit), *transaction._updates, *updates, *setting, *forgetting),  # noqa: SLF001
         (*asserted, *requirements, *unmoved),
         producer.metadata_files,
     )
@@ -151,6 +160,22 @@ def _stage_schema(transaction: Transaction, written: Schema | None) -> tuple[Tab
 def _setting(edit: Edit, snapshot_id: int) -> tuple[TableUpdate, ...]:
     properties = {**edit.properties, **(edit.stamp(snapshot_id) if edit.stamp else {})}
     return (SetPropertiesUpdate(updates=properties),) if properties else ()
+
+
+def _holding(edit: Edit) -> tuple[TableUpdate, ...]:
+    """Have the commit fail if the snapshot that it continues has expired, with its files.
+
+    Nothing can be required of a snapshot that no name leads to; but only to one that is there can
+    a name be given, which is taken away again.
+    """
+    if edit.onto is None:
+        return ()
+    name = f"calve-{edit.onto}"
+    given = {"ref-name": name, "type": "tag", "snapshot-id": edit.onto}
+    return (
+        SetSnapshotRefUpdate.model_validate(given),
+        RemoveSnapshotRefUpdate.model_validate({"ref-name": name}),
+    )
 
 
 def _forgetting(

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from calve.errors import Corruption
 from calve.state import PIPELINE_LEASE, Progress, TopicPartition
 from calve.topics.registry import TopicRegistry
 from calve.wal.extent import extent_of
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 Condition: TypeAlias = Literal["failing", "paused", "waiting", "done"]
 _WORST_FIRST: tuple[Condition, ...] = ("failing", "paused", "waiting", "done")
+
+
+_Waiting: TypeAlias = tuple[int | None, int, int | None, datetime | None]
 
 
 class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,14 +99,18 @@ class _Look:
         known = self._state.committed(topic.id, partition)
         begin = stream.first_offset if stream else topic.first_offsets.get(partition, 0)
         committed = known.offset if known else begin
-        if stream is None or self._reader is None:
-            durable, rows, size, since = None, told.rows_waiting, None, told.waiting_since
-        else:
-            durable, rows, size, since = _waiting(self._reader, stream, committed)
+        waiting: _Waiting = (None, told.rows_waiting, None, told.waiting_since)
+        damage: Corruption | None = None
+        if stream is not None and self._reader is not None:
+            try:
+                waiting = _waiting(self._reader, stream, committed)
+            except Corruption as error:
+                damage = error  # of this one's rows; the others are looked at all the same
+        durable, rows, size, since = waiting
         return PartitionLag(
             topic=str(topic.name),
             partition=partition,
-            condition=self._condition(topic, told, rows),
+            condition="failing" if damage else self._condition(topic, told, rows),
             committed=committed,
             durable=durable,
             lag_rows=rows,
@@ -110,8 +118,8 @@ class _Look:
             lag_seconds=max(0.0, (self._now - since).total_seconds()) if since else None,
             flush_interval_ms=told.flush_interval_ms or None,
             last_commit_at=told.committed_at,
-            last_error=told.error,
-            hint=told.hint,
+            last_error=damage.message if damage else told.error,
+            hint=damage.hint if damage else told.hint,
             failures=told.failures,
             next_try_at=told.next_try_at,
             flush_to=self._flushes.get(at),
@@ -126,9 +134,7 @@ class _Look:
         return "waiting" if rows else "done"
 
 
-def _waiting(
-    reader: LogReader, stream: Stream, committed: int
-) -> tuple[int, int, int, datetime | None]:
+def _waiting(reader: LogReader, stream: Stream, committed: int) -> _Waiting:
     """The durable end; how many rows wait before it, their bytes, and since when."""
     offsets = reader.offsets(stream)
     start = max(committed, offsets.first)

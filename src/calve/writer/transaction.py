@@ -7,6 +7,7 @@ them; what is undecided stays for orphan removal, under the transaction's id.
 
 from __future__ import annotations
 
+import os
 import threading
 from copy import copy
 from dataclasses import dataclass, replace
@@ -50,18 +51,21 @@ class Transaction:
         self.id = new_operation_id(_KIND)
         # What has become of it, in words; empty while it is open.
         self.fate = ""
+        self.result: WriteResult | None = None
         self._target = target
         self._counters = counters
         self._stager = Stager(target, self.id, counters)
         self._commit: TableCommit | None = None
         self._retirement = Retirement()
         self._is_outdated = False
+        self._process = os.getpid()
         self._lock = threading.RLock()
         # How many batches are being written: more than one where rows write rows as they are read.
         self._depth = 0
         counters.count("transactions_begun")
 
     def write(self, data: object, bounds: Bounds) -> WriteResult:
+        self._require_own()
         with self._lock:
             self._require_open()
             if self._is_under_way:
@@ -78,6 +82,7 @@ class Transaction:
 
     def commit(self, bounds: Bounds) -> WriteResult:
         """Make all rows part of the table. After an error it may be called again."""
+        self._require_own()
         with self._lock:
             self._require_open()
             self._require_idle()
@@ -93,6 +98,7 @@ class Transaction:
 
     def roll_back(self, reason: str) -> None:
         """Delete what was staged."""
+        self._require_own()
         with self._lock:
             self._require_open()
             self._require_idle()
@@ -168,7 +174,7 @@ class Transaction:
             # Gone, or under another name, where nobody can look; or what would tell has expired.
             found = None
         if found is not None:
-            self._committed(found.snapshot_id, 0)
+            self._committed(found.snapshot_id, len(self._stager.finish()))
             raise Conflict(
                 f"{self.id} has been committed: snapshot {found.snapshot_id}",
                 hint="the answer to its commit had been lost; delete its rows if they are unwanted",
@@ -186,13 +192,25 @@ class Transaction:
         where = f"in snapshot {snapshot_id}" if snapshot_id else "without rows"
         self.fate = f"was committed {where}"
         self._counters.count("transactions_committed")
-        return WriteResult(self.id, self._stager.rows, snapshot_id, files)
+        self.result = WriteResult(self.id, self._stager.rows, snapshot_id, files)
+        return self.result
 
     def _require_idle(self) -> None:
         """Refuse what is asked for by the very rows that are being written."""
         if self._depth:
             raise InvalidRequest(
                 f"a batch of {self.id} is being written", hint="end it when all rows are read"
+            )
+
+    def _require_own(self) -> None:
+        """A forked process has a copy, and the files are those of the one that it came from.
+
+        It cannot even wait for the lock: whoever held it is not there.
+        """
+        if os.getpid() != self._process:
+            raise InvalidRequest(
+                f"{self.id} was begun in another process, which has forked this one",
+                hint="make a writer in each process",
             )
 
     def _require_open(self) -> None:

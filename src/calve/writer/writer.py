@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +12,7 @@ from typing import Self
 
 from calve.clock import Clock, SystemClock
 from calve.connections import Connections
-from calve.errors import InvalidRequest
+from calve.errors import InvalidRequest, UnknownOutcome
 from calve.model import TableName
 from calve.tables.cache import CacheInfo
 from calve.tables.catalogs.sql import PoolWaits
@@ -58,7 +59,8 @@ class IcebergTableWriter:
         self._transactions = Transactions()
         self._commits = threading.Lock()
         # Also when the program ends, or nobody has the writer any more.
-        self._end = weakref.finalize(self, _end, self._transactions, lake if owns_lake else None)
+        owned = lake if owns_lake else None
+        self._end = weakref.finalize(self, _end, self._transactions, owned, os.getpid())
 
     def begin_transaction(self) -> str:
         """Begin a transaction; its id. Batches that this thread writes belong to it."""
@@ -104,7 +106,7 @@ class IcebergTableWriter:
         with self._rolled_back_on_error(begun):
             yield begun.id
             if not begun.fate:
-                self._commit(begun)
+                self._commit_finally(begun)
 
     @property
     def batch_config(self) -> BatchOptimizationConfig:
@@ -179,7 +181,7 @@ class IcebergTableWriter:
         alone = self._begin(for_thread=False)
         with self._rolled_back_on_error(alone):
             write(alone)
-            return self._commit(alone)
+            return self._commit_finally(alone)
 
     def _commit(self, transaction: Transaction) -> WriteResult:
         # One after the other: commits of one table would only get in each other's way.
@@ -188,6 +190,16 @@ class IcebergTableWriter:
                 return transaction.commit(self._bounds)
             finally:
                 self._transactions.settle(transaction)
+
+    def _commit_finally(self, transaction: Transaction) -> WriteResult:
+        """Commit what nobody can ask to have committed again: look once more before giving up."""
+        try:
+            return self._commit(transaction)
+        except UnknownOutcome as error:
+            self._transactions.give_up(transaction, type(error).__name__)
+            if transaction.result is None:
+                raise
+            return transaction.result
 
     @contextmanager
     def _rolled_back_on_error(self, transaction: Transaction) -> Iterator[None]:
@@ -206,7 +218,9 @@ def _is_one(batches: object) -> bool:
     )
 
 
-def _end(transactions: Transactions, lake: Connections | None) -> None:
+def _end(transactions: Transactions, lake: Connections | None, process: int) -> None:
+    if os.getpid() != process:
+        return  # Files and connections are those of the process that has forked this one.
     transactions.end()
     if lake is not None:
         lake.close()

@@ -9,6 +9,8 @@ import msgspec
 
 from calve.errors import InvalidRequest
 from calve.ingest.flight import letter_actions as letters
+from calve.ingest.listing import described, listed
+from calve.ingest.status import status_of
 from calve.model import TableName
 from calve.protocol.flight import decode
 from calve.tables.nearest import meant
@@ -67,8 +69,7 @@ def _delete(intake: Intake, name: TableName, _: _Topic) -> Any:
 
 
 def _describe(intake: Intake, name: TableName, _: _Topic) -> Any:
-    topic = document_of(intake.topics.topic(name))
-    return {**topic, "offsets": intake.offsets(name)._asdict()}
+    return described(intake, intake.topics.topic(name))
 
 
 def _flush(intake: Intake, name: TableName, body: _Flush) -> Any:
@@ -98,6 +99,14 @@ _ACTIONS: Final[Mapping[str, _Action]] = {
     "topic.create": _Action(
         dict, _create,
         'Make a topic: {"topic": "events", "schema": {"id": "long", "at": "timestamptz"}}',
+    ),
+    "topic.list": _Action(
+        _Nothing, lambda intake, _, __: listed(intake), "All topics with their offsets: {}",
+        is_named=False,
+    ),
+    "status": _Action(
+        _Nothing, lambda intake, _, __: status_of(intake), "How the service is doing: {}",
+        is_named=False,
     ),
     "topic.describe": _Action(_Topic, _describe, 'What a topic is: {"topic": "events"}'),
     "topic.alter": _Action(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyarrow import flight
 
-from calve.errors import CalveError, Conflict, NotFound
+from calve.errors import CalveError
 from calve.ingest.flight import actions
 from calve.ingest.flight.connections import same_address
 from calve.ingest.flight.errors import Answering, told
@@ -15,7 +15,7 @@ from calve.ingest.flight.get import Range, RowShape
 from calve.ingest.flight.names import descriptor_of, topic_of
 from calve.ingest.flight.put import PutStream
 from calve.ingest.flight.turns import Speaker, Turns
-from calve.protocol import LogRange
+from calve.protocol import LogRange, problem_of
 from calve.protocol.flight import decode
 
 if TYPE_CHECKING:
@@ -95,11 +95,13 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         return RowShape(topic, self._intake.partition).schema
 
     def _listed(self, topic: Topic) -> Any:
-        """One that stopped here, or was deleted meanwhile, has no rows to offer."""
+        """One that stopped here, or was deleted meanwhile, has no rows to offer, and says why."""
         try:
             return self._info(topic)
-        except (Conflict, NotFound):
-            return flight.FlightInfo(self._schema(topic), descriptor_of(topic.name), [])
+        except CalveError as error:
+            problem = msgspec.json.encode({"problem": problem_of(error)})
+            place = descriptor_of(topic.name)
+            return flight.FlightInfo(self._schema(topic), place, [], app_metadata=problem)
 
     def _info(self, topic: Topic) -> Any:
         offsets = self._intake.offsets(topic.name)

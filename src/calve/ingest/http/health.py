@@ -30,6 +30,7 @@ def _status(service: Service) -> Status:
             TopicProblem(topic=str(name), detail=error.message, hint=error.hint)
             for name, error in intake.problems.items()
         ],
+        stopped=intake.stopped.message if intake.stopped else None,
         requests=service.gate.inside_count,
         memory_bytes=intake.admission.held_bytes,
         memory_bytes_max=intake.admission.bytes_max,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.responses import Response
 
+from calve.ingest.flushing import not_flushed
 from calve.ingest.http.service import Service, answer, number, plain, topic_name
 from calve.ingest.http.views import (
     NewTopic,
@@ -18,7 +19,6 @@ from calve.ingest.http.views import (
     TopicPatch,
     TopicView,
 )
-from calve.ingest.intake import not_flushed
 from calve.model import TableName
 from calve.topics.document import change_of, document_of, spec_of
 
@@ -38,7 +38,16 @@ async def list_topics(service: Service, request: Request) -> Response:
     tenant = request.query_params.get("tenant")
 
     def show() -> TopicList:
-        return TopicList(topics=[_view(topic) for topic in service.intake.topics.list(tenant)])
+        problems = service.intake.problems
+        found = [
+            (_view(topic), problems.get(topic.name)) for topic in service.intake.topics.list(tenant)
+        ]
+        return TopicList(
+            topics=[
+                msgspec.structs.replace(view, problem=error.message if error else None)
+                for view, error in found
+            ]
+        )
 
     return answer(await service.in_thread(show))
 
@@ -93,16 +102,17 @@ async def flush_topic(service: Service, request: Request) -> Response:
     timeout_ms = number(request, "timeout_ms", default=FLUSH_MS_DEFAULT, least=0, most=FLUSH_MS_MAX)
     assert timeout_ms is not None
     intake = service.intake
-    wanted = await service.in_thread(intake.request_flush, name)
+    awaited = await service.in_thread(intake.request_flush, name)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
     pause = _POLL_SECONDS_MIN
-    while (now := await service.in_thread(intake.offsets, name)).committed < wanted:
+    while not await service.in_thread(intake.is_flushed, awaited):
         remaining = deadline - loop.time()
         if remaining <= 0:
-            raise not_flushed(name, now.committed, wanted, timeout_ms / 1000)
+            raise await service.in_thread(not_flushed, intake.state, awaited, timeout_ms / 1000)
         await asyncio.sleep(min(pause, remaining))
         pause = min(2 * pause, _POLL_SECONDS_MAX)
+    now = await service.in_thread(intake.offsets, name)
     return answer(_offsets(name, intake.partition, now))
 
 

@@ -116,6 +116,7 @@ class TopicView(Struct, frozen=True, kw_only=True):
     dropped_columns: list[list[str]]
     renamed_columns: list[list[list[str]]]
     partitions: dict[int, BindingView]
+    problem: str | None = None  # why it does not go on here, if it does not
 
 
 class Offsets(Struct, frozen=True, kw_only=True):
@@ -207,6 +208,7 @@ class Status(Struct, frozen=True, kw_only=True):
     log_id: UUID
     topics: Count
     problems: list[TopicProblem]
+    stopped: str | None  # why no rows are taken in, if none are
     requests: Count
     memory_bytes: Count
     memory_bytes_max: Count
