@@ -124,7 +124,8 @@ def test_repair_asks_and_gives_up_only_what_is_accepted(lake: Lake) -> None:
     lake.run("repair", "orders", "--accept-loss", "0..2", "--yes", code=5)
     planned = lake.json("repair", "orders", "--accept-loss", "0..3", "--dry-run")
     assert len(planned["rewritten"]) == 1
-    lake.run("repair", "orders", "--accept-loss", "0..3", code=130)  # nobody says yes
+    asked = lake.run("repair", "orders", "--accept-loss", "0..3", code=2)
+    assert "Say --yes, as there is nobody to ask" in asked.stderr
     lake.json("verify", code=7)
     report = lake.json("repair", "orders", "--accept-loss", "0..3", "--yes")
     assert Path(report["kept_aside"][0]).exists()
@@ -183,8 +184,35 @@ def test_repair_writes_lost_files_again(lake: Lake) -> None:
 
 
 def test_a_lake_without_a_log_is_not_found(tmp_path: Path) -> None:
-    for command in ("inspect", "verify", "repair"):
-        assert "holds no log" in Lake(tmp_path).run(command, code=4).stderr
+    for command in (["inspect"], ["verify"], ["repair"], ["dump", "orders"]):
+        told = Lake(tmp_path).run(*command, code=4).stderr
+        assert "holds no log" in told
+        assert "hint: --data" in told
+
+
+def test_dump_says_what_there_is_instead(lake: Lake) -> None:
+    assert "hint: it has orders/0" in lake.run("dump", "oders", code=4).stderr
+    assert "hint: it has orders/0" in lake.run("dump", "orders", "--partition", "3", code=4).stderr
+    beyond = lake.run("dump", "orders", "--from", "99")
+    assert "orders/0 ends at offset 5" in beyond.stderr
+    lake.run("dump", "orders", "--limit", "-1", code=2)
+
+
+def test_a_repair_that_is_half_said_is_refused(lake: Lake) -> None:
+    """Never the offsets of another partition than was meant."""
+    loss = "--accept-loss=orders/x:5..9"
+    assert "names no partition" in lake.run("repair", loss, "--yes", code=3).stderr
+    assert "--accept-loss" in lake.run("repair", "orders", code=2).stderr
+
+
+def test_dump_into_a_pipe_that_closes_ends_quietly(lake: Lake) -> None:
+    with lake.open() as log:
+        stream = log.stream(TOPIC)
+        log.append(stream, pa.record_batch({"text": ["x" * 1000] * 2000}))
+    program = f"{sys.executable} -c 'from calve.cli.main import calve; calve()'"
+    line = f"{program} wal dump orders --limit 3000 --json --data {lake.path} | head -1"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=True)
+    assert (done.stderr, len(done.stdout.splitlines())) == ("", 1)
 
 
 @pytest.mark.parametrize("text", ["5", "5..5", "9..5", "a..b", "..", "-1..5"])

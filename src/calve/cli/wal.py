@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from calve.cli.opened import confirm
 from calve.cli.options import Call, common_options
-from calve.cli.output import print_json, print_json_line, print_table, say
+from calve.cli.output import counted, print_json, print_json_line, print_table, say
 from calve.clock import SystemClock
-from calve.errors import Corruption, InvalidRequest
+from calve.errors import Corruption, InvalidRequest, NotFound
 from calve.model import TableName
 from calve.query.cells import json_rows
 from calve.wal import Entry, Kind, LogReader, OsFiles
@@ -32,9 +33,11 @@ from calve.wal.repair import (
 from calve.wal.survey import Damage, LostRange, Survey, survey
 
 if TYPE_CHECKING:
+    from calve.wal import Stream
     from calve.wal.files import Files
 
 _FILES: Files = OsFiles()
+_NAMES_SHOWN = 10
 
 
 @click.group()
@@ -110,7 +113,10 @@ def dump(call: Call, topic: str, partition: int, start: int | None, limit: int) 
     \b
     Example: calve wal dump orders --from 1000 --limit 10
     """
-    rows = _rows(_layout(call), TableName.parse(topic), partition, start, limit)
+    layout = _layout(call)
+    with translating(layout.root, "read"):
+        require_log(_FILES, layout)
+    rows = _rows(layout, TableName.parse(topic), partition, start, limit)
     if call.as_json:
         for row in rows:
             print_json_line(row)
@@ -169,6 +175,11 @@ def repair_log(
     if any(switches.values()):
         _rewrite_files(call, layout, switches, dry_run=dry_run, yes=yes)
         return
+    if topic is not None and not (losses or accept_unknown):
+        raise click.UsageError(
+            f"say with --accept-loss which offsets of {topic} to give up; without a topic, what "
+            "can be repaired without loss is"
+        )
     accepted = [_accepted(text, topic, partition) for text in losses]
     if accepted and not _is_damaged(layout):
         _give_up(call, layout, accepted, dry_run=dry_run, yes=yes)
@@ -176,7 +187,7 @@ def repair_log(
     run = partial(repair, _FILES, layout, accepted, accept_unknown=accept_unknown)
     report = run(dry_run=True)
     if not dry_run and report.rewritten:
-        _confirm(f"rewrite {len(report.rewritten)} segments of {layout.root}?", yes=yes)
+        confirm(f"Rewrite {counted(len(report.rewritten), 'segment')} of {layout.root}?", yes=yes)
         report = run(dry_run=False)
     _print_report(call, report, dry_run=dry_run)
 
@@ -197,7 +208,7 @@ def _rewrite_files(
     if dry_run:
         say(f"would write again: {', '.join(written)}")
     else:
-        _confirm(f"write {', '.join(written)} of {layout.root} again?", yes=yes)
+        confirm(f"Write {', '.join(written)} of {layout.root} again?", yes=yes)
         if switches["identity"]:
             rewrite_identity(_FILES, layout, SystemClock().now())
         if switches["adopt"]:
@@ -216,7 +227,7 @@ def _give_up(
     if dry_run:
         say(f"would record as lost: {named}")
     else:
-        _confirm(f"nothing is damaged; record {named} as lost?", yes=yes)
+        confirm(f"Nothing is damaged; record {named} as lost?", yes=yes)
         give_up(layout.root, accepted, _FILES)
         say(f"recorded as lost: {named}")
     if call.as_json:
@@ -224,16 +235,15 @@ def _give_up(
         print_json({"dry_run": dry_run, "rewritten": [], "kept_aside": [], "holes": holes})
 
 
-def _confirm(question: str, *, yes: bool) -> None:
-    if not yes:
-        click.confirm(question, abort=True, err=True)
-
-
 def _accepted(text: str, topic: str | None, partition: int) -> AcceptedLoss:
     name, first, end = parse_loss(text)
     if name is not None:
         topic, slash, number = name.partition("/")
-        partition = int(number) if slash and number.isdigit() else partition
+        if slash and not (number.isascii() and number.isdecimal()):
+            raise InvalidRequest(
+                f"--accept-loss {text} names no partition", hint="write TOPIC/PARTITION:A..B"
+            )
+        partition = int(number) if slash else partition
     if topic is None:
         raise InvalidRequest(
             f"--accept-loss {text} names no topic", hint=f"write TOPIC/PARTITION:{text}"
@@ -252,9 +262,11 @@ def _rows(
 ) -> Iterator[dict[str, object]]:
     """One after the other, so that the first are there before the last are read."""
     with translating(layout.root, "read"), LogReader(layout.root, files=_FILES) as reader:
-        stream = reader.stream(topic, partition)
+        stream = _stream(reader, topic, partition)
         offsets = reader.offsets(stream)
         first = offsets.first if start is None else start
+        if first >= offsets.durable:
+            say(f"{stream.name} ends at offset {offsets.durable}")
         for entry in reader.read(stream, first, min(first + limit, offsets.durable)):
             for offset, value in enumerate(_values(entry), entry.first_offset):
                 yield {
@@ -264,6 +276,14 @@ def _rows(
                     "kind": entry.kind.name.lower(),
                     "value": value,
                 }
+
+
+def _stream(reader: LogReader, topic: TableName, partition: int) -> Stream:
+    try:
+        return reader.stream(topic, partition)
+    except NotFound as error:
+        held = ", ".join(sorted(each.name for each in reader.streams)[:_NAMES_SHOWN])
+        raise NotFound(error.message, hint=f"it has {held or 'none'}") from error
 
 
 def _values(entry: Entry) -> Iterable[object]:
@@ -347,7 +367,7 @@ def _print_damages(found: Survey) -> None:
     flags = [f"--accept-loss {found.name(o.stream)}:{o.first}..{o.end}" for o in found.lost]
     if not all(damage.is_loss_known for damage in found.damages):
         flags.append("--accept-unknown")
-    say(f"{len(found.damages)} places are damaged")
+    say(f"damaged: {counted(len(found.damages), 'place')}")
     say(f"hint: bring the files back from a copy, or `calve wal repair {' '.join(flags)}`")
 
 
