@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from calve.query.rows import Rows
     from calve.settings import Settings, load_settings
     from calve.storage import IcebergStorage, PersistentStorage, StorageStats
-    from calve.subscriptions import Appended, Batch, ReaderStats, TableFollower, TopicReader
+    from calve.subscriptions import (
+        Appended,
+        Batch,
+        ReaderStats,
+        Subscription,
+        SubscriptionStatus,
+        TableFollower,
+        TopicReader,
+    )
     from calve.tables.evolution import (
         AddColumn,
         Describe,
@@ -74,6 +82,8 @@ _HOMES = {
     "Snapshot": "calve.tables.snapshots",
     "StorageStats": "calve.storage",
     "StreamMessage": "calve.topics.messages",
+    "Subscription": "calve.subscriptions",
+    "SubscriptionStatus": "calve.subscriptions",
     "TableFollower": "calve.subscriptions",
     "TopicReader": "calve.subscriptions",
     "WidenColumn": "calve.tables.evolution",
@@ -117,6 +127,8 @@ __all__ = [
     "Snapshot",
     "StorageStats",
     "StreamMessage",
+    "Subscription",
+    "SubscriptionStatus",
     "TableFollower",
     "TopicReader",
     "WidenColumn",

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from calve.ingest.dead_letters.box import DeadLetters
     from calve.query.rows import Rows
     from calve.service.serving import Serving
-    from calve.subscriptions import OnRollback, Start, TopicReader
+    from calve.subscriptions import OnRollback, Start, Subscription, TopicReader
     from calve.subscriptions.follower import OnExpired, OnOverwrite, Since, TableFollower
     from calve.subscriptions.opening import Readers
+    from calve.subscriptions.register import Subscriptions
     from calve.topics.control import PipelineControl
     from calve.writer import BatchOptimizationConfig, IcebergTableWriter, RetryConfig
 
@@ -132,6 +133,47 @@ class Lake:
             partitions=partitions,
             follow=follow,
             on_rollback=on_rollback,
+        )
+
+    def subscribe(  # noqa: PLR0913
+        self,
+        topic: str,
+        name: str,
+        start: Start = "earliest",
+        *,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        follow: bool = True,
+        on_rollback: OnRollback = "fail",
+        lease_seconds: float = 15,
+    ) -> Subscription:
+        """A place in a topic that has a name and is durable: read on from it, and acknowledge.
+
+        One that is new begins at `start`, as for `read`. At least once: what was not acknowledged
+        comes again. One consumer at a time has it, and another one takes over, `lease_seconds`
+        after the first has died at the latest. Close it before the lake.
+        """
+        return self.subscriptions.open(
+            topic,
+            name,
+            start,
+            where=where,
+            columns=columns,
+            follow=follow,
+            on_rollback=on_rollback,
+            lease_seconds=lease_seconds,
+        )
+
+    @cached_property
+    def subscriptions(self) -> Subscriptions:
+        """All subscriptions, to be looked after: list, describe, seek, reset, delete."""
+        from calve.subscriptions.register import Subscriptions
+
+        return Subscriptions(
+            self.settings,
+            lambda topic, start, **options: self._readers.read(
+                self.catalog, topic, start, **options
+            ),
         )
 
     def follow(  # noqa: PLR0913

@@ -18,7 +18,7 @@ from calve.model import TableName
 from calve.pipeline.pipeline import Pipeline
 from calve.settings import Settings
 from calve.state import State, open_state
-from calve.subscriptions import Batch, TopicReader
+from calve.subscriptions import Batch, Subscription, TopicReader
 from calve.tables import staging
 from calve.tables.commit import TableCommit
 from calve.tables.data_files import new_operation_id, write_data_files
@@ -125,6 +125,9 @@ class TopicSite:
 
     def read(self, start: Any = "earliest", **options: Any) -> TopicReader:
         return self.lake.read(self.topic, start, **options)
+
+    def subscribe(self, name: str = "billing", **options: Any) -> Subscription:
+        return self.lake.subscribe(self.topic, name, **options)
 
     def all(self, start: Any = "earliest", **options: Any) -> dict[int, list[int]]:
         """The offsets of everything that there is, by partition, in the order they come."""

@@ -8,6 +8,8 @@ from calve.subscriptions.follower import Appended, TableFollower
 from calve.subscriptions.reader import OnRollback, TopicReader
 from calve.subscriptions.start import Start
 from calve.subscriptions.stats import ReaderStats
+from calve.subscriptions.status import SubscriptionStatus
+from calve.subscriptions.subscription import Subscription
 
 __all__ = [
     "Appended",
@@ -15,6 +17,8 @@ __all__ = [
     "OnRollback",
     "ReaderStats",
     "Start",
+    "Subscription",
+    "SubscriptionStatus",
     "TableFollower",
     "TopicReader",
 ]

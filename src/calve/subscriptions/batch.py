@@ -30,6 +30,7 @@ class Batch:
     first_offset: int
     next_offset: int
     rows: pa.Table
+    delivery: int = 0  # counts what one subscription handed out
 
     @property
     def last_offset(self) -> int:

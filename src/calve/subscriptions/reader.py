@@ -110,6 +110,14 @@ class TopicReader:
         """The offset, by partition, that is read next: where another reader would go on."""
         return {each.partition: each.position for each in self._cursors}
 
+    def ends(self) -> dict[int, int]:
+        """The offset, by partition, that the next row will get."""
+        with self._lock:
+            if self._is_closing.is_set():
+                raise _closed()
+            self._world.refresh()
+            return {partition: self._end(partition) for partition in self._partitions()}
+
     @property
     def stats(self) -> ReaderStats:
         return self._counts.now
@@ -147,7 +155,7 @@ class TopicReader:
         checked = checked_start(start)
         with self._lock:
             if self._is_closing.is_set():
-                raise InvalidRequest("the reader has been closed", hint="open another one")
+                raise _closed()
             self._world.look(lambda _, __: None)
             self._place(checked)
 
@@ -315,6 +323,10 @@ def _named(start: Start, partition: int) -> int:
     assert not isinstance(start, int | str | datetime)
     places: Mapping[int, int] = start
     return places.get(partition, 0)
+
+
+def _closed() -> InvalidRequest:
+    return InvalidRequest("the reader has been closed", hint="open another one")
 
 
 def _checked_policy(given: OnRollback) -> OnRollback:

@@ -1,0 +1,258 @@
+"""Subscription: a named, durable place in a topic, which one consumer at a time reads on from.
+
+At least once: what was handed out and not acknowledged comes again, after a failure, to another
+consumer, or when it is asked for. Progress is acknowledged by partition and cumulatively, and
+never goes back unless the subscription is moved on purpose.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from calve.clock import SystemClock
+from calve.errors import Conflict, Fenced, InvalidRequest
+from calve.subscriptions.ownership import LEASE_SECONDS, Ownership
+from calve.subscriptions.status import SubscriptionStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Self
+
+    from calve.clock import Clock
+    from calve.state import State, SubscriptionClaim, SubscriptionName
+    from calve.subscriptions.batch import Batch
+    from calve.subscriptions.reading import Reading
+    from calve.subscriptions.start import Start
+
+
+class Subscription:
+    """An iterator of batches. A context manager, for one thread that reads.
+
+    Others may acknowledge and close. It waits while another consumer has the subscription. Fenced
+    when another one has taken it over: stop then, and subscribe again.
+    """
+
+    def __init__(
+        self,
+        name: SubscriptionName,
+        *,
+        state: State,
+        reading: Reading,
+        lease_seconds: float = LEASE_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        """`state` and `reading` are closed with the subscription."""
+        self._name = name
+        self._state = state
+        self._reading = reading
+        self._clock = clock or SystemClock()
+        self._ownership = Ownership(state, name, seconds=lease_seconds, clock=self._clock)
+        self._is_closing = threading.Event()
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._generation: int | None = None  # that the reading was placed for
+        self._placements = 0
+        self._held: Batch | None = None  # read, and not handed out yet
+        self._delivered = 0
+        self._void: dict[int, int] = {}  # by partition, the last delivery that does not count
+        self._handed: dict[int, int] = {}
+        self._acknowledged: dict[int, int] = {}
+
+    @property
+    def name(self) -> str:
+        return self._name.name
+
+    @property
+    def topic(self) -> str:
+        return str(self._name.topic)
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this consumer has the subscription now, and no other can."""
+        return self._ownership.is_taken and self._ownership.is_certain
+
+    @property
+    def is_done(self) -> bool:
+        """Whether one that does not follow has handed out everything, or it was closed."""
+        return self._is_closing.is_set() or (self._held is None and self._reading.is_done)
+
+    def poll(self, timeout_seconds: float | None = None) -> Batch | None:
+        """The next batch, waiting for one, and for the subscription to be free, if need be.
+
+        None when the time is over, or when there will be no more: `is_done` tells. Fenced when
+        the subscription was lost; after Unavailable, call it again.
+        """
+        deadline = None if timeout_seconds is None else self._clock.monotonic() + timeout_seconds
+        while True:
+            pause = self._ownership.interval_seconds
+            if deadline is not None:
+                pause = max(0.0, min(pause, deadline - self._clock.monotonic()))
+            if self._prepare():
+                batch = self._next(pause)
+                if batch is not None or self.is_done:
+                    return batch
+            elif self._is_closing.wait(pause):
+                return None
+            if deadline is not None and self._clock.monotonic() >= deadline:
+                return None
+
+    def ack(self, batch: Batch, next_offset: int | None = None) -> bool:
+        """Say that all rows of the batch's partition up to its end are done with; durable then.
+
+        Or up to `next_offset`, which is in the batch. False if that does not count, because the
+        subscription was moved or the rows were asked for again since: they come again.
+        """
+        offset = batch.next_offset if next_offset is None else next_offset
+        if not batch.first_offset <= offset <= batch.next_offset:
+            raise InvalidRequest(
+                f"offset {offset} is not in the batch, which has {batch.first_offset} up to "
+                f"{batch.next_offset}",
+                hint="acknowledge a batch that this subscription handed out, or a part of it",
+            )
+        with self._lock:
+            return self._counts(batch) and self._acknowledge(batch.partition, offset)
+
+    def nack(self, batch: Batch) -> None:
+        """Have all rows of the batch's partition that are not acknowledged come again."""
+        with self._lock:
+            if not self._counts(batch):
+                return
+            self._ownership.require()
+            kept = self._state.positions(self._name).get(batch.partition, 0)
+            self._reading.seek({**self._reading.positions, batch.partition: kept})
+            self._note_place({batch.partition: kept})
+
+    def seek(self, start: Start) -> None:
+        """Go on from another place, for good; what was handed out before does not count then."""
+        if not self._prepare():
+            raise Conflict(
+                f"another consumer has subscription {self._name}",
+                hint="`calve subscription seek` and `lake.subscriptions.seek` move it, whoever "
+                "has it",
+            )
+        with self._lock:
+            self._ownership.require()
+            self._generation = None  # whatever comes of it, the state says where to go on
+            self._reading.seek(start)
+            self._state.move_subscription(self._name, self._reading.positions)
+            self._ownership.renew()
+
+    def reset(self) -> None:
+        """Begin again with the first row."""
+        self.seek("earliest")
+
+    def status(self) -> SubscriptionStatus:
+        """Where it is, who has it and how far behind."""
+        return SubscriptionStatus.of(self._state, self._name, self._reading.ends())
+
+    @property
+    def lag(self) -> int:
+        """How many offsets of the topic are not acknowledged."""
+        return self.status().lag
+
+    def close(self) -> None:
+        """Let others have it; a `poll` under way in another thread returns None."""
+        self._is_closing.set()
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        with ExitStack() as closing:
+            closing.callback(self._state.close)
+            closing.callback(self._ownership.release)
+            closing.callback(self._reading.close)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = self.poll()
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Subscription({self.topic!r}, {self.name!r})"
+
+    def _prepare(self) -> bool:
+        """Have the subscription, and read where it is; False while another consumer has it."""
+        with self._lock:
+            if self._is_closing.is_set():
+                return False
+            if not self._ownership.is_taken and not self._ownership.take():
+                return False
+            claim = self._ownership.require()
+            if claim.generation != self._generation:
+                self._place(claim)
+            return True
+
+    def _place(self, claim: SubscriptionClaim) -> None:
+        """Go where the subscription is; everything that was handed out before comes to nothing."""
+        self._reading.seek(self._state.positions(self._name))
+        self._note_place(self._reading.positions)
+        self._generation = claim.generation
+
+    def _note_place(self, positions: Mapping[int, int]) -> None:
+        self._placements += 1
+        self._held = None
+        for partition, offset in positions.items():
+            self._handed[partition] = self._acknowledged[partition] = offset
+            self._void[partition] = self._delivered
+
+    def _next(self, timeout_seconds: float) -> Batch | None:
+        placements = self._placements
+        # Not under the lock: whoever acknowledges in another thread does not wait for rows.
+        batch = self._held or self._reading.poll(timeout_seconds)
+        with self._lock:
+            if placements != self._placements or self._is_closing.is_set():
+                return None  # it is read again, from where the subscription is by now
+            if batch is None:
+                self._pass_over()
+                return None
+            self._held = batch
+            if not self._ownership.is_certain:
+                return None
+            self._held = None
+            self._delivered += 1
+            self._handed[batch.partition] = batch.next_offset
+            return replace(batch, delivery=self._delivered)
+
+    def _counts(self, batch: Batch) -> bool:
+        """Whether it was handed out since its partition was last placed."""
+        if batch.delivery == 0:
+            raise InvalidRequest(
+                "the batch was not handed out by a subscription",
+                hint="acknowledge what `poll` or the iteration gave",
+            )
+        return batch.delivery > self._void.get(batch.partition, 0)
+
+    def _acknowledge(self, partition: int, offset: int) -> bool:
+        claim = self._ownership.require()
+        if self._generation is None:
+            return False
+        mine = claim._replace(generation=self._generation)
+        try:
+            self._acknowledged[partition] = self._state.acknowledge(mine, partition, offset)
+        except Conflict:
+            self._generation = None
+            return False
+        except Fenced as error:
+            self._ownership.lose(error)
+            raise
+        return True
+
+    def _pass_over(self) -> None:
+        """Offsets behind the last row that have none are done with once that row is."""
+        for partition, offset in self._reading.positions.items():
+            done = self._acknowledged.get(partition, 0)
+            if self._handed.get(partition, 0) <= done < offset:
+                self._acknowledge(partition, offset)
