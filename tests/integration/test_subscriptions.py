@@ -221,16 +221,16 @@ def test_it_is_kept_while_rows_are_worked_on_for_longer_than_the_lease(site: Top
         assert billing.ack(batch)
 
 
+def away(*_: object) -> None:
+    raise Unavailable("the state is away")
+
+
 def test_nothing_is_handed_out_while_it_is_not_known_whose_it_is(
     site: TopicSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.append(1)
     with site.subscribe(lease_seconds=0.3) as billing:
         batch = next(billing)
-
-        def away(*_: object) -> None:
-            raise Unavailable("the state is away")
-
         monkeypatch.setattr(billing._state, "renew_subscription", away)
         site.append(1)
         time.sleep(0.4)
@@ -240,6 +240,47 @@ def test_nothing_is_handed_out_while_it_is_not_known_whose_it_is(
         monkeypatch.undo()
         assert first(billing.poll(5)) == [1]
         assert billing.ack(batch)
+
+
+def test_rows_that_took_longer_than_the_lease_wait_until_it_is_known_whose_it_is(
+    site: TopicSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.append(1)
+    with site.subscribe(lease_seconds=0.3) as billing:
+        assert billing.poll(0.2) is not None
+        site.append(1)
+        read = billing._reading.poll
+
+        def slow(timeout_seconds: float | None = None) -> Batch | None:
+            found = read(timeout_seconds)
+            monkeypatch.setattr(billing._state, "renew_subscription", away)
+            time.sleep(0.4)
+            return found
+
+        monkeypatch.setattr(billing._reading, "poll", slow)
+        with pytest.raises(Unavailable):
+            billing.poll(5)
+        monkeypatch.undo()
+        assert first(billing.poll(5)) == [1]
+
+
+def test_rows_on_their_way_when_others_are_to_come_again_come_after_them(
+    site: TopicSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.append(2)
+    with site.subscribe() as billing:
+        batch = next(billing)
+        site.append(2)
+        read = billing._reading.poll
+
+        def beside_another_thread(timeout_seconds: float | None = None) -> Batch | None:
+            found = read(timeout_seconds)
+            monkeypatch.undo()
+            billing.nack(batch)
+            return found
+
+        monkeypatch.setattr(billing._reading, "poll", beside_another_thread)
+        assert first(billing.poll(5)) == [0, 1, 2, 3]
 
 
 def test_another_takes_over_from_one_that_was_killed(site: TopicSite) -> None:
