@@ -168,7 +168,7 @@ def topic_site(settings: Settings, *, partitions: int = 1) -> Iterator[TopicSite
             elsewhere = msgspec.structs.replace(
                 shared,
                 wal=msgspec.structs.replace(shared.wal, path=path),
-                ingest=msgspec.structs.replace(shared.ingest, partition=number),
+                ingest=msgspec.structs.replace(shared.ingest, partition=number, flight_port=0),
             )
             intakes[number] = opened.enter_context(Intake(elsewhere))
         state = open_state(shared)

@@ -50,6 +50,15 @@ def test_schema_evolution(capsys: pytest.CaptureFixture[str]) -> None:
     assert str(2**40) in said
 
 
+def test_reading_topics(capsys: pytest.CaptureFixture[str]) -> None:
+    said = run("reading_topics", capsys)
+    assert said.splitlines() == [
+        "total 25.0 at offset 5",
+        "total 70.0 at offset 8",
+        "[{'id': 7, '_calve_offset': 7}]",
+    ]
+
+
 def test_the_eight_steps(capsys: pytest.CaptureFixture[str]) -> None:
     said = run("eight_steps", capsys)
     old = [["id", "name"], ["1", "Ada"]]

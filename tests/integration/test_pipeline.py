@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -843,24 +844,30 @@ def test_rows_that_a_catalog_refused_are_written_again_when_the_columns_have_cha
     lake_site.require_each_once("orders", 2)
 
 
-def test_a_backlog_becomes_files_of_the_tables_target_size(make_settings: MakeSettings) -> None:
-    target = 1 << 20
-    flags = {**AT_ONCE, "spark__master": "local[2]"}
-    with site(make_settings(**flags)) as made:
+@pytest.mark.parametrize(
+    ("row_bytes", "batch_rows", "batches"), [(50, 20_000, 28), (50 * 1024, 16, 35)]
+)
+def test_a_backlog_becomes_files_of_the_tables_target_size(
+    make_settings: MakeSettings, row_bytes: int, batch_rows: int, batches: int
+) -> None:
+    target = 4 << 20
+    with site(make_settings(**AT_ONCE, spark__master="local[2]")) as made:
         made.create(
             "blobs",
             schema={"id": "long", "blob": "binary"},
             properties={"write.target-file-size-bytes": str(target)},
         )
-        for number in range(60):
-            blobs = [b"".join(uuid4().bytes for _ in range(3200)) for _ in range(4)]
-            made.send("blobs", pa.record_batch({"id": [number] * 4, "blob": blobs}))
+        chance = Random(1)
+        for number in range(batches):
+            blobs = [chance.randbytes(row_bytes - 8) for _ in range(batch_rows)]
+            made.send("blobs", pa.record_batch({"id": [number] * batch_rows, "blob": blobs}))
         assert made.pipeline().drain(60)
         sizes = sorted(
             task.file.file_size_in_bytes / target
             for task in made.table("blobs").scan().plan_files()
         )
-        made.require_each_once("blobs", 240)
+        made.require_each_once("blobs", batch_rows * batches)
+    assert len(sizes) > 4
     # The last file of a backlog is what is left.
     assert all(0.5 <= size <= 1 for size in sizes[1:]), sizes
 

@@ -13,11 +13,13 @@ import pyarrow as pa
 import pytest
 
 from calve.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from calve.ingest.flight import FlightServer
 from calve.lake import Lake
 from calve.subscriptions import windows
 from calve.topics import TopicChange
 from calve.wal import Rejected
 from tests.conftest import QUICK_RETRIES, MakeSettings
+from tests.fakes.delete_files import delete_equal, delete_positions
 from tests.fakes.topic_site import TopicSite, batch_offsets, offsets_of, topic_site
 
 FLAGS = {
@@ -108,6 +110,7 @@ def test_rows_that_were_removed_or_set_aside_are_skipped_and_not_waited_for(
         assert reader.positions == {0: 20}
     site.commit()
     assert site.all() == {0: [1, 2, 3, 5, 6, 7, 8, 13, 14]}
+    assert site.all(15) == {}
     site.append(1)
     assert site.all(9) == {0: [13, 14, 20]}
 
@@ -438,3 +441,39 @@ def test_each_row_comes_once_while_everything_else_happens(site: TopicSite) -> N
         end = site.durable()
         assert end > 500
         assert head.result(30) == behind.result(30) == list(range(end))
+
+
+def test_delete_files_of_other_engines_are_followed_or_refused(site: TopicSite) -> None:
+    site.append(6)
+    site.commit()
+    (task,) = site.table.scan().plan_files()
+    delete_positions(site.table, {task.file.file_path: [1, 4]})
+    assert site.all() == {0: [0, 2, 3, 5]}
+    delete_equal(site.table, "id", [2])
+    with pytest.raises(InvalidRequest, match="equality deletes"):
+        site.all()
+
+
+def test_a_log_elsewhere_is_read_through_its_service(
+    two: TopicSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calve.sources.remote_log._ASK_SECONDS", 0.02)
+    two.append(6)
+    two.append(5, partition=1)
+    two.commit()
+    moment = datetime.now(UTC)
+    two.append(4, partition=1)
+    with FlightServer(two.intakes[1]) as server:
+        pipeline = msgspec.structs.replace(two.settings.pipeline, logs=server.url)
+        elsewhere = msgspec.structs.replace(two.settings, pipeline=pipeline)
+        with Lake(elsewhere) as lake, lake.read("orders") as reader:
+            found = [next(reader) for _ in range(3)]
+            assert offsets_of(found) == {0: list(range(6)), 1: list(range(9))}
+            two.append(2, partition=1)
+            assert batch_offsets(next(reader)) == [9, 10]
+            reader.seek(moment)
+            assert reader.positions == {0: 6, 1: 5}
+            two.commit()
+            two.trim(1)
+            two.append(1, partition=1)
+            assert offsets_of([next(reader), next(reader)]) == {1: [5, 6, 7, 8, 9, 10, 11]}

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,9 @@ import pytest
 
 from calve.errors import CalveError, Conflict, InvalidRequest, Unavailable, UnknownOutcome
 from calve.lake import Lake
+from calve.tables.data_files import DataFileWriter
 from calve.writer import IcebergTableWriter, RetryConfig
+from calve.writer.stats import WriterCounters
 from tests.fakes import lying_catalog as lies
 from tests.fakes.lying_catalog import lying
 from tests.integration.writing import EAGER, data_files, ids, rows, snapshots, writer_for
@@ -210,6 +213,28 @@ def test_a_batch_that_fails_half_way_can_only_be_rolled_back(
             use(transaction)
     writer.rollback_transaction(transaction)
     assert data_files(lake) == before
+
+
+@pytest.mark.parametrize("moment", ["finish", "close", "took_batch"])
+def test_an_interrupt_leaves_no_transaction_that_lacks_some_of_its_rows(
+    lake: Lake, writer: IcebergTableWriter, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    transaction = writer.begin_transaction()
+    work: Callable[[], object] = partial(writer.write_batch, rows(5_000, start=1))
+    if moment != "took_batch":
+        work()
+        work = partial(writer.commit_transaction, transaction)
+    with monkeypatch.context() as patch:
+        patch.setattr(WriterCounters if moment == "took_batch" else DataFileWriter, moment, interrupted)  # fmt: skip
+        with pytest.raises(KeyboardInterrupt):
+            work()
+    with pytest.raises(InvalidRequest, match="failed half way"):
+        writer.commit_transaction(transaction)
+    writer.rollback_transaction(transaction)
+    assert ids(lake) == [0]
 
 
 @pytest.mark.parametrize("end", ["commit_transaction", "rollback_transaction"])

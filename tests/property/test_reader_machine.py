@@ -188,9 +188,10 @@ class ReaderMachine(RuleBasedStateMachine):
 
     def roll_back(self, data: st.DataObject, replay: bool) -> None:
         kept = [each.id for each in self.site.lake.tables.list_snapshots("orders")]
-        known = [each for each in kept if each in self.model.snapshots]
+        known = [each for each in kept if each in self.model.snapshots][:-1]
         if not known:
             return
+        self.read_all(data.draw(st.sampled_from(self.readings)))
         wanted = data.draw(st.sampled_from(known))
         # Both partitions go back, so each log is asked.
         log = self.site.settings.wal.path

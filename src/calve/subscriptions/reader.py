@@ -184,7 +184,6 @@ class TopicReader:
     def _step(self) -> Step:
         """One step in the partition whose turn it is, or in the next that has something."""
         self._counts.add(polls=1)
-        # What rows do not wait for is done while there are none; what they must, before them.
         if self._world.age_seconds >= self._poll_seconds:
             self._look()
         elif self._world.refresh():
@@ -196,8 +195,6 @@ class TopicReader:
             if step.has_moved:
                 self._counts.add(batches=step.batch is not None)
                 return step
-        if self._world.age_seconds >= self._poll_seconds / 2:
-            self._look()
         return IDLE
 
     def _look(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from calve.errors import Conflict, NotFound
 from calve.tables.offset_scan import offset_change
 from calve.tables.positions import committed_positions
+from calve.tables.removal_history import ancestors
 from calve.tables.removals import Removals
 from calve.tables.snapshots import snapshots_since
 
@@ -92,16 +93,12 @@ def has_lost_rows(before: Seen, after: Seen) -> bool:
     """Whether rows may have been taken out of the table between two looks."""
     if before.table is None or after.table is None or before.snapshot_id == after.snapshot_id:
         return False
-    snapshots = {each.snapshot_id: each for each in after.table.metadata.snapshots}
-    at = after.snapshot_id
-    while at != before.snapshot_id:
-        snapshot = snapshots.get(at) if at is not None else None
-        if snapshot is None or snapshot.summary is None:
+    for each in ancestors(after.table):
+        if each.id == before.snapshot_id:
+            return False
+        if each.removes_rows or each.operation not in _KEEPING:
             return True
-        if snapshot.summary.operation.value not in _KEEPING:
-            return True
-        at = snapshot.parent_snapshot_id
-    return False
+    return True
 
 
 def set_back(before: Seen, after: Seen, partition: int, position: int) -> SetBack | None:

@@ -57,7 +57,7 @@ def record_removals(table: Table, snapshot_ids: Collection[int] | None = None) -
     """
     if feeding_topic(table) is None or table.format_version > FORMAT_VERSION_MAX:
         return None
-    commit = TableCommit(table)
+    commit = TableCommit(table, is_told_otherwise=True)
 
     def attempt() -> Committed | None:
         removals, ids = _unrecorded(commit.table, snapshot_ids)

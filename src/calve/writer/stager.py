@@ -78,22 +78,24 @@ class Stager:
                 rows += piece.num_rows
                 bytes_max = max(bytes_max, piece.nbytes)
                 self._write(piece, bounds.batch)
+            self.rows += rows
+            self._counters.took_batch(rows=rows, pieces=written, bytes_max=bytes_max)
         except BaseException:
+            # Its caller does not know whether the rows are in it.
             self._is_broken = written > 0
             if not written:
                 # Nobody wants the columns of a batch that was refused.
                 self._fitter = fitter
             raise
-        self.rows += rows
-        self._counters.took_batch(rows=rows, pieces=written, bytes_max=bytes_max)
         return rows
 
     def finish(self) -> Sequence[DataFile]:
         """All files so far, closed."""
         self._require_whole()
-        writer, self._writer = self._writer, None
-        if writer is not None:
+        if self._writer is not None:
+            # First, so that no interrupt leaves a transaction that lacks some of its rows.
             self._is_broken = True
+            writer, self._writer = self._writer, None
             with writer:
                 self._files.extend(writer.finish())
             self._is_broken = False

@@ -127,7 +127,7 @@ class Replay:
 
     def _noted(self, table: Table, note: Callable[[Table], Mapping[str, str]]) -> Table:
         """Set a property together with a snapshot, or leave the table as it is."""
-        commit = TableCommit(table)
+        commit = TableCommit(table, is_told_otherwise=True)
         summary = {"calve.operation": new_operation_id("replay")}
 
         def attempt() -> Committed | None:
