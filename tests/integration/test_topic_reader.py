@@ -345,6 +345,54 @@ def test_a_rollback_of_rows_that_are_still_to_come_is_no_concern(site: TopicSite
         assert reader.poll(0.1) is None
 
 
+def test_a_rollback_that_takes_out_nothing_is_no_concern(site: TopicSite) -> None:
+    site.append(10)
+    site.commit()
+    first = site.lake.tables.list_snapshots("orders")[-1]
+    site.compact()
+    with site.read() as reader:
+        assert batch_offsets(next(reader)) == list(range(10))
+        site.lake.tables.rollback("orders", first.id)
+        site.lake.tables.delete_data("orders", "id = 4")
+        site.append(1)
+        time.sleep(0.06)
+        assert batch_offsets(next(reader)) == [10]
+
+
+def test_a_rollback_is_told_once_and_not_again_at_the_next(site: TopicSite) -> None:
+    for _ in range(3):
+        site.append(5)
+        site.commit()
+    _, second, _ = site.lake.tables.list_snapshots("orders")
+    site.lake.tables.rollback("orders", second.id)
+    with site.read() as reader:
+        assert offsets_of([next(reader), next(reader)]) == {0: list(range(10))}
+        again = site.lake.tables.get_current_snapshot("orders")
+        assert again is not None
+        site.append(5)
+        site.commit()
+        assert batch_offsets(next(reader)) == list(range(15, 20))
+        site.lake.tables.rollback("orders", again.id)
+        with pytest.raises(Conflict) as caught:
+            reader.poll(1)
+        assert caught.value.context["lowest"] == "15"
+
+
+def test_a_table_that_somebody_set_back_without_a_record_fails_a_reader_too(
+    site: TopicSite,
+) -> None:
+    for _ in range(3):
+        site.append(5)
+        site.commit()
+    second = site.lake.tables.list_snapshots("orders")[1]
+    with site.read() as reader:
+        assert offsets_of([next(reader), next(reader)]) == {0: list(range(15))}
+        site.table.manage_snapshots().rollback_to_snapshot(second.id).commit()
+        with pytest.raises(Conflict) as caught:
+            reader.poll(1)
+        assert caught.value.context["lowest"] == "10"
+
+
 def test_messages_keep_their_offsets(site: TopicSite) -> None:
     site.create(kind="messages")
     batch = pa.RecordBatch.from_pylist([{"payload": bytes([n]), "key": f"k{n}"} for n in range(4)])

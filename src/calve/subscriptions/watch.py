@@ -10,20 +10,19 @@ from calve.tables.offset_scan import offset_change
 from calve.tables.positions import committed_positions
 from calve.tables.removal_history import ancestors
 from calve.tables.removals import Removals
-from calve.tables.snapshots import snapshots_since
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
     from calve.model import TableName
     from calve.subscriptions.stats import Counts
     from calve.tables.catalog import LakeCatalog
     from calve.tables.positions import Position
 
-_MAIN: Final = "main"
 _OPERATION: Final = "calve.operation"
 _ROLLBACK: Final = "rollback-"
 # Of these snapshots it is known that no row is gone.
@@ -107,22 +106,39 @@ def set_back(before: Seen, after: Seen, partition: int, position: int) -> SetBac
         return None
     committed = after.committed(partition)
     lowest = [committed] if committed < before.committed(partition) else []
-    for each in snapshots_since(after.table, _MAIN, before.snapshot_id):
-        if each.summary.get(_OPERATION, "").startswith(_ROLLBACK):
-            lowest += [part.first for part in Removals.parse(each.summary).ranges(partition).ranges]
-    lowest += _unrecorded(before, after, partition)
+    newer = _newer_than(before, after.table)
+    for each in after.table.metadata.snapshots:
+        if each.snapshot_id in newer and (summary := _rollback(each)):
+            lowest += [part.first for part in Removals.parse(summary).ranges(partition).ranges]
+    lowest += _unrecorded(before, after.table, partition, newer)
     found = min(lowest, default=position)
     return SetBack(found, committed) if found < position else None
 
 
-def _unrecorded(before: Seen, after: Seen, partition: int) -> list[int]:
+def _newer_than(before: Seen, table: Table) -> set[int]:
+    """The snapshots that came after a look, wherever they led."""
+    assert before.table is not None
+    known = {each.snapshot_id for each in before.table.metadata.snapshots}
+    return {each.snapshot_id for each in table.metadata.snapshots} - known
+
+
+def _rollback(snapshot: Snapshot) -> Mapping[str, str]:
+    """The summary of a rollback, which tells what it took out; nothing for other snapshots."""
+    summary = snapshot.summary.additional_properties if snapshot.summary else {}
+    return summary if summary.get(_OPERATION, "").startswith(_ROLLBACK) else {}
+
+
+def _unrecorded(before: Seen, table: Table, partition: int, newer: set[int]) -> list[int]:
     """Where rows begin that somebody has taken out who went back without a word."""
-    assert after.table is not None
-    kept = {each.snapshot_id for each in after.table.metadata.snapshots}
-    if before.snapshot_id is None or before.snapshot_id not in kept:
+    if before.snapshot_id is None or table.snapshot_by_id(before.snapshot_id) is None:
         return []
-    line = {each.id for each in snapshots_since(after.table, _MAIN, None)}
+    line = [each.id for each in ancestors(table)]
     if before.snapshot_id in line:
         return []
-    left = offset_change(after.table, before.snapshot_id, after.snapshot_id).left
+    since = [each for each in line if each in newer]
+    begun = table.snapshot_by_id(since[-1]) if since else None
+    if begun is not None and _rollback(begun):
+        return []
+    target = next((each for each in line if each not in newer), None)
+    left = offset_change(table, before.snapshot_id, target).left
     return [first for first, _ in left[partition].pairs()[:1]] if partition in left else []
