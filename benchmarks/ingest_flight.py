@@ -251,6 +251,9 @@ def nats_server(directory: Path) -> Iterator[Nats | None]:
         wait_for(port)
         nats = Nats(port)
         asyncio.run(nats.set_up())
+        words = [program, "--version"]
+        told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        print(f"NATS: {told.strip()}; one stream on files, sync_interval: always, replicas: 1")
         yield nats
 
 
@@ -304,7 +307,16 @@ def kafka_server(directory: Path, jars: Path | None) -> Iterator[Kafka | None]:
         wait_for(port)
         kafka = Kafka(jars, port)
         kafka.large(1, 1)  # makes the topic
+        print(
+            f"Kafka: {_kafka_version(jars)}; one broker, 4 partitions, log.flush.interval.messages"
+            "=1; producers: acks=all, batch.size=1 MiB, linger.ms=5"
+        )
         yield kafka
+
+
+def _kafka_version(jars: Path) -> str:
+    """Of the jars that run, which may be others than would be fetched."""
+    return ", ".join(sorted(each.stem for each in jars.glob("kafka_*.jar")))
 
 
 def fetch_kafka(jars: Path) -> None:
@@ -322,8 +334,15 @@ def median_ms(rounds: list[list[float]], part: float) -> float:
     return statistics.median(each) * 1_000
 
 
+def beside(peer: str, theirs: list[Any], figure: float, ours: float, unit: str) -> str:
+    """A peer's figure and what ours is of it; or that it is missing."""
+    if not theirs:
+        return f"{peer} is missing"
+    return f"{peer} {figure:,.{3 if unit == ' ms' else 0}f}{unit} ({ours / figure:.2f} x)"
+
+
 def row(work: str, *figures: str) -> None:
-    print(f"{work:<58}" + "".join(f"{figure:>26}" for figure in figures), flush=True)
+    print(f"{work:<58}" + "".join(f"{figure:>34}" for figure in figures), flush=True)
 
 
 def latency(bare: Bare, calve: Calve, nats: Nats | None, scale: float) -> None:
@@ -337,9 +356,9 @@ def latency(bare: Bare, calve: Calve, nats: Nats | None, scale: float) -> None:
     for name, part in (("p50", 0.5), ("p99", 0.99)):
         row(
             f"1 KiB, one producer, durable acknowledgement, {name}",
-            f"calve {median_ms(ours, part):.3f} ms",
-            f"fdatasync {median_ms(disk, part):.3f} ms",
-            f"nats {median_ms(theirs, part):.3f} ms" if theirs else "nats -",
+            f"calve {(own := median_ms(ours, part)):.3f} ms",
+            beside("fdatasync", disk, median_ms(disk, part), own, " ms"),
+            beside("nats", theirs, median_ms(theirs or disk, part), own, " ms"),
         )
 
 
@@ -353,9 +372,9 @@ def throughput(bare: Bare, calve: Calve, kafka: Kafka | None, scale: float) -> N
             theirs.append(kafka.large(count, 4))
     row(
         "1 KiB rows in 1,000-row batches, 4 producers, durable",
-        f"calve {statistics.median(ours) / 1e6:.0f} MB/s",
-        f"write+fdatasync {statistics.median(disk) / 1e6:.0f} MB/s",
-        f"kafka {statistics.median(theirs) / 1e6:.0f} MB/s" if theirs else "kafka -",
+        f"calve {(own := statistics.median(ours) / 1e6):.0f} MB/s",
+        beside("write+fdatasync", disk, statistics.median(disk) / 1e6, own, " MB/s"),
+        beside("kafka", theirs, statistics.median(theirs or disk) / 1e6, own, " MB/s"),
     )
 
 
@@ -368,9 +387,9 @@ def concurrency(calve: Calve, nats: Nats | None, scale: float) -> None:
             theirs.append(asyncio.run(nats.many(count, 64)))
     row(
         "1 KiB, 64 single-row producers, durable",
-        f"calve {statistics.median(ours):,.0f}/s",
+        f"calve {(own := statistics.median(ours)):,.0f}/s",
         "",
-        f"nats {statistics.median(theirs):,.0f}/s" if theirs else "nats -",
+        beside("nats", theirs, statistics.median(theirs or ours), own, "/s"),
     )
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -221,6 +222,43 @@ def test_over_http_it_is_503_until_the_log_is_open_again(
     wait_until(lambda: posted(http, 1).status_code == 200)
     assert http.get("/health/ready").status_code == 200
     assert numbers_in(intake) == [0, 1]
+
+
+class UnreadableDisk(SimulatedDisk):
+    """One that has no more files to open, or cannot read them."""
+
+    is_unreadable = False
+
+    def map(self, path: Path) -> memoryview:
+        self._refuse()
+        return super().map(path)
+
+    def read_start(self, path: Path, length: int | None = None) -> bytes:
+        self._refuse()
+        return super().read_start(path, length)
+
+    def _refuse(self) -> None:
+        if self.is_unreadable:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_a_disk_that_cannot_be_read_is_no_defect(make_settings: MakeSettings) -> None:
+    disk = UnreadableDisk()
+    with (
+        Intake(make_settings(), files=disk) as intake,
+        HttpServer(intake) as server,
+        httpx.Client(base_url=server.url, timeout=30) as http,
+    ):
+        assert posted(http, 0).status_code == 200
+        intake.log.rotate()
+        disk.is_unreadable = True
+        for path in ("/v1/topics/orders", "/v1/topics/orders/rows", "/v1/pipeline"):
+            answer = http.get(path)
+            assert answer.status_code == 503, path
+            assert "Too many open files" in answer.json()["detail"]
+        assert http.get("/v1/topics").status_code == 200
+        disk.is_unreadable = False
+        assert http.get("/v1/topics/orders/rows").status_code == 200
 
 
 def test_over_flight_it_is_unavailable_until_the_log_is_open_again(

@@ -32,6 +32,7 @@ class Keeper:
         self._partition = partition
         log.ask_committed(self._committed)
         self._is_ending = threading.Event()
+        self._has_new_log = False  # opened again, and its topics are not looked at yet
         self._failed: str | None = None  # what went wrong last, to say it once
         self._thread = threading.Thread(target=self._run, name="calve-intake", daemon=True)
         self._thread.start()
@@ -41,11 +42,13 @@ class Keeper:
         while not self._is_ending.wait(REFRESH_SECONDS):
             rounds += 1
             try:
-                if self._wal.reopen_if_due():
-                    self.save_counts()
-                    self._attachments.attach_anew()
+                self._has_new_log |= self._wal.reopen_if_due()
                 if self._wal.current.is_fenced:
                     continue
+                if self._has_new_log:
+                    self.save_counts()
+                    self._attachments.attach_anew()
+                    self._has_new_log = False
                 self._attachments.refresh()
                 if rounds % int(TRIM_SECONDS / REFRESH_SECONDS) == 0:
                     self.trim()

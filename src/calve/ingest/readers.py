@@ -6,6 +6,8 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from calve.wal.files import translating
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,21 +24,25 @@ class ReaderPool:
 
     @contextmanager
     def reader(self) -> Iterator[LogReader]:
-        """A reader that sees what is durable now."""
-        try:
-            reader = self._idle.pop()
-        except IndexError:
-            reader = self._log.current.reader()
-        try:
-            reader.refresh()
-            yield reader
-        except BaseException:
-            reader.close()
-            raise
+        """A reader that sees what is durable now; Unavailable if the disk refuses."""
+        with translating(self._log.current.directory, "read"):
+            reader = self._taken()
+            try:
+                reader.refresh()
+                yield reader
+            except BaseException:
+                reader.close()
+                raise
         if len(self._idle) < _IDLE_MAX:
             self._idle.append(reader)
         else:
             reader.close()
+
+    def _taken(self) -> LogReader:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._log.current.reader()
 
     def close(self) -> None:
         while self._idle:
