@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ from tenacity import (
     Retrying,
     retry_if_exception,
     stop_after_attempt,
+    stop_before_delay,
     wait_exponential_jitter,
 )
 
@@ -24,10 +26,14 @@ def retried(
     is_passing: Callable[[BaseException], bool],
     *,
     on_wait: Callable[[float], None] | None = None,
+    seconds_max: float = math.inf,
 ) -> _T:
-    """Do the work; while it fails in a way that may pass, wait and do it again."""
+    """Do the work; while it fails in a way that may pass, wait and do it again.
+
+    No attempt is begun later than `seconds_max` after the first.
+    """
     attempts = Retrying(
-        stop=stop_after_attempt(retry.max_attempts),
+        stop=stop_after_attempt(retry.max_attempts) | stop_before_delay(seconds_max),
         wait=wait_exponential_jitter(
             multiplier=retry.initial_delay_ms / 1000,
             max=retry.max_delay_ms / 1000,

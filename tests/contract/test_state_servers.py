@@ -27,11 +27,12 @@ from tests.conftest import MakeSettings
 from tests.contract.states import SERVERS, StateStore, state_store
 from tests.servers import etcd, process
 from tests.servers.etcd import Etcd
-from tests.servers.faults import drop_answer
+from tests.servers.faults import FOREVER, delay_answer, drop_answer
 from tests.servers.fixtures import ServeFront, ServeTcpFront
 from tests.servers.needs import needed
 from tests.servers.postgres import Postgres
 from tests.servers.restartable import Restartable
+from tests.servers.tcp import TcpFront
 from tests.servers.tls import Authority
 
 ORDERS = TableName.parse("orders")
@@ -145,13 +146,19 @@ def server_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sta
         yield made
 
 
+def through_front(store: StateStore, serve_tcp_front: ServeTcpFront) -> TcpFront:
+    """Put a proxy before a state that has been made."""
+    store.open().close()
+    port = store.dsn.rpartition(":")[2].partition("/")[0]
+    front = serve_tcp_front(int(port))
+    store.dsn = store.dsn.replace(f":{port}/", f":{front.port}/")
+    return front
+
+
 def test_a_change_whose_answer_is_lost_is_repeated_or_told(
     server_store: StateStore, serve_tcp_front: ServeTcpFront
 ) -> None:
-    server_store.open().close()
-    port = server_store.dsn.rpartition(":")[2].partition("/")[0]
-    front = serve_tcp_front(int(port))
-    server_store.dsn = server_store.dsn.replace(f":{port}/", f":{front.port}/")
+    front = through_front(server_store, serve_tcp_front)
     state = open_state(server_store.settings(**QUICK))
 
     def lose_next_change() -> None:
@@ -167,6 +174,21 @@ def test_a_change_whose_answer_is_lost_is_repeated_or_told(
         state.create_topic(ORDERS, b"one")
     assert state.topic(ORDERS) is not None
     assert state.create_topic(ORDERS, b"two") is None
+    state.close()
+
+
+def test_a_server_that_is_silent_is_an_error_and_not_a_hang(
+    server_store: StateStore, serve_tcp_front: ServeTcpFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calve.postgres.ANSWER_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("calve.state.etcd_client._ANSWER_SECONDS_MAX", 0.5)
+    front = through_front(server_store, serve_tcp_front)
+    state = open_state(server_store.settings(**QUICK))
+    front.faults.inject(delay_answer(60), times=FOREVER)
+    begin = time.monotonic()
+    with pytest.raises(Unavailable):
+        state.committed(TOPIC, 0)
+    assert time.monotonic() - begin < 10
     state.close()
 
 

@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -26,8 +26,10 @@ from calve.settings import RetrySettings
 from calve.state.etcd_client import EtcdAddress, EtcdClient, Lost, decoded, encoded
 from calve.state.recorded import RecordedState, not_made
 from calve.state.records import COUNTERS, ONLY, Damaged, Key, Records, Row, Table, Value
+from calve.state.transactions import RETRY_SECONDS_MAX
 
 _T = TypeVar("_T")
+_IsPassing: TypeAlias = Callable[[BaseException], bool]
 
 FORMAT_VERSION: Final = 1
 _APPLICATION: Final = "calve"
@@ -53,9 +55,7 @@ class EtcdState(RecordedState):
         self._is_closed = False
         try:
             is_passing = self._passing(is_repeatable=True)
-            self._translated(
-                lambda: retried(lambda: self._make_or_check(create=create), retry, is_passing)
-            )
+            self._retried(lambda: self._make_or_check(create=create), is_passing)
         except BaseException:
             self.close()
             raise
@@ -69,7 +69,7 @@ class EtcdState(RecordedState):
             return work(Records(self._source(), judges_time=False))
 
         is_passing = self._passing(is_repeatable=True)
-        return self._translated(lambda: retried(attempt, self._retry, is_passing))
+        return self._retried(attempt, is_passing)
 
     def _change(
         self, scopes: Sequence[str], work: Callable[[Records], _T], *, is_repeatable: bool = True
@@ -91,7 +91,7 @@ class EtcdState(RecordedState):
             )
 
         is_passing = self._passing(is_repeatable=is_repeatable)
-        return self._translated(lambda: retried(attempt, self._retry, is_passing))
+        return self._retried(attempt, is_passing)
 
     def _source(self) -> _Source:
         if self._is_closed:
@@ -154,7 +154,12 @@ class EtcdState(RecordedState):
                 hint="a newer Calve wrote it: install that one or a later one",
             )
 
-    def _passing(self, *, is_repeatable: bool) -> Callable[[BaseException], bool]:
+    def _retried(self, attempt: Callable[[], _T], is_passing: _IsPassing) -> _T:
+        return self._translated(
+            lambda: retried(attempt, self._retry, is_passing, seconds_max=RETRY_SECONDS_MAX)
+        )
+
+    def _passing(self, *, is_repeatable: bool) -> _IsPassing:
         def is_passing(error: BaseException) -> bool:
             if isinstance(error, _LostChange):
                 return is_repeatable

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
@@ -34,13 +34,15 @@ from calve.state.postgres_format import make_or_check
 from calve.state.recorded import RecordedState
 from calve.state.records import Records, Value
 from calve.state.sql import Dialect, SqlSource, write
+from calve.state.transactions import RETRY_SECONDS_MAX
 
 _T = TypeVar("_T")
+_IsPassing: TypeAlias = Callable[[BaseException], bool]
 
 _SCHEMA: Final = "calve_state"
 _SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
 _CONNECTIONS_MAX: Final = 8
-_CONNECT_SECONDS_MAX: Final = 10.0
+_CONNECT_SECONDS_MAX: Final = 5.0
 _LOCK_SECONDS_MAX: Final = 20
 # Somebody who cannot write here is on a standby, or on a server that is changing its place.
 _READ_ONLY: Final = (psycopg.errors.ReadOnlySqlTransaction,)
@@ -81,7 +83,7 @@ class PostgresState(RecordedState):
             with self._connected() as connection:
                 return work(self._records(_Run(connection)))
 
-        return self._translated(lambda: retried(attempt, self._retry, self._is_passing))
+        return self._retried(attempt, self._is_passing)
 
     def _change(
         self, scopes: Sequence[str], work: Callable[[Records], _T], *, is_repeatable: bool = True
@@ -104,7 +106,7 @@ class PostgresState(RecordedState):
         def is_passing(error: BaseException) -> bool:
             return self._is_passing(error) or (is_repeatable and isinstance(error, _Lost))
 
-        return self._translated(lambda: retried(attempt, self._retry, is_passing))
+        return self._retried(attempt, is_passing)
 
     def _attempt(
         self, connection: BoundedConnection, scopes: Sequence[str], work: Callable[[_Run], _T]
@@ -164,6 +166,11 @@ class PostgresState(RecordedState):
             "WHERE current_setting('synchronous_commit') = 'off'"
         )
         return connection
+
+    def _retried(self, attempt: Callable[[], _T], is_passing: _IsPassing) -> _T:
+        return self._translated(
+            lambda: retried(attempt, self._retry, is_passing, seconds_max=RETRY_SECONDS_MAX)
+        )
 
     def _is_passing(self, error: BaseException) -> bool:
         return not self._is_closed and isinstance(error, (*_PASSING, Unavailable))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from calve.state.records import Records
 
 _T = TypeVar("_T")
+
+# A server that is silent is waited for a few times at most, whatever `[retry]` says.
+RETRY_SECONDS_MAX: Final = 30.0
 
 
 class Transactions(ABC):
