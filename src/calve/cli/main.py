@@ -105,6 +105,13 @@ DEAD_LETTER: Final = {
     "replay": Entry("dead_letter", "replay", "Send them to the topic again, each once."),
     "show": Entry("dead_letter", "show", "Show one of them as it was sent."),
 }
+SUBSCRIPTION: Final = {
+    "delete": Entry("subscription", "delete", "Forget a subscription and its progress."),
+    "describe": Entry("subscription", "describe", "Show where a subscription is."),
+    "list": Entry("subscription", "list_all", "List the subscriptions."),
+    "reset": Entry("subscription", "reset", "Have a subscription forget its progress."),
+    "seek": Entry("subscription", "seek", "Have a subscription go on from another place."),
+}
 CALVE: Final[dict[str, Entry | Noun]] = {
     "branch": Noun(BRANCH, "Write to a table without anybody seeing it, then publish."),
     "config": Entry("config", "config", "Write, show and check the configuration."),
@@ -115,6 +122,8 @@ CALVE: Final[dict[str, Entry | Noun]] = {
     "setup": Entry("setup", "setup", "Fetch what the installed parts need, once."),
     "sql": Entry("query", "sql", "Ask in SQL, over all tables of the lake."),
     "status": Entry("status", "status", "Show how the lake's service is doing."),
+    "subscribe": Entry("subscribe", "subscribe", "Print the rows of a topic."),
+    "subscription": Noun(SUBSCRIPTION, "Look after subscriptions."),
     "table": Noun(TABLE, "Make, fill, change, ask and look after tables."),
     "tag": Noun(TAG, "Give snapshots names."),
     "topic": Noun(TOPIC, "Make, show, change and look after topics."),
@@ -171,6 +180,7 @@ Turns streams into Apache Iceberg tables.
   calve sql "select count(*) from users"             ask
   calve up                                           take rows in over the network
   calve produce events --data events.ndjson          send some
+  calve subscribe events --name billing              read them, and go on there next time
   calve doctor                                       check this machine
 """
 _MANAGER_HELP: Final = """\

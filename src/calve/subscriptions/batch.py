@@ -38,6 +38,11 @@ class Batch:
         last: int = self.rows.column(OFFSET)[-1].as_py()
         return last
 
+    def offset_at(self, index: int) -> int:
+        """That of the row with this number, from 0."""
+        offset: int = self.rows.column(OFFSET)[index].as_py()
+        return offset
+
     def to_arrow(self) -> pa.Table:
         """The rows, with `_calve_partition`, `_calve_offset` and `_calve_ingested_at`."""
         return self.rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 from calve.errors import InvalidRequest
 from calve.tables.offset_scan import OFFSET, PARTITION
 from calve.tables.reading import FileReader
-from calve.tables.snapshots import as_utc
+from calve.tables.snapshots import as_utc, parse_moment
 from calve.tables.topic_tables import INGESTED_AT
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from calve.tables.offset_plan import OffsetPlanner
 
 Start: TypeAlias = Literal["earliest", "latest"] | int | Mapping[int, int] | datetime
+_OFFSET: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
+_PLACES: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(,[0-9]{1,9}:[0-9]{1,18})*", re.ASCII)
 _EPOCH_US: Final = 1_000_000
 
 
@@ -41,6 +44,26 @@ def checked_start(start: Start) -> Start:
         f"{start!r} is no place to start from",
         hint='give "earliest", "latest", an offset, {partition: offset} or a datetime',
     )
+
+
+def parse_start(text: str) -> Start:
+    """Read `earliest`, `latest`, `1200`, `0:1200,1:800` or a time."""
+    word = text.strip()
+    if word in {"earliest", "latest"}:
+        return "earliest" if word == "earliest" else "latest"
+    if _OFFSET.fullmatch(word):
+        return int(word)
+    if _PLACES.fullmatch(word):
+        pairs = (each.split(":") for each in word.split(","))
+        return {int(partition): int(offset) for partition, offset in pairs}
+    try:
+        return parse_moment(word)
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"{text!r} is no place to start from",
+            hint="write earliest, latest, an offset such as 1200, partitions and offsets such as "
+            "0:1200,1:800, or a time such as 2026-01-01T10:00:00Z",
+        ) from error
 
 
 def _is_place(partition: object, offset: object) -> bool:

@@ -1,0 +1,152 @@
+"""`calve subscription`: named, durable places in topics, listed, moved and forgotten."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from calve.cli.opened import confirm, destroying
+from calve.cli.options import Call, common_options
+from calve.cli.output import counted, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from calve.subscriptions.register import Subscriptions
+
+
+@click.command("list")
+@click.argument("topic", metavar="[TOPIC]", required=False)
+@common_options
+def list_all(call: Call, topic: str | None) -> None:
+    """List the subscriptions, or a topic's, and how far behind they are.
+
+    \b
+    Example: calve subscription list orders
+    """
+    with _subscriptions(call) as subscriptions:
+        found = [each.document() for each in subscriptions.list(topic)]
+    if call.as_json:
+        print_json(found)
+        return
+    keys = ("topic", "name", "lag", "owner", "owned_until")
+    print_table(
+        ("TOPIC", "NAME", "LAG", "OWNER", "UNTIL"), [[each[key] for key in keys] for each in found]
+    )
+
+
+@click.command()
+@click.argument("topic", metavar="TOPIC")
+@click.argument("name", metavar="NAME")
+@common_options
+def describe(call: Call, topic: str, name: str) -> None:
+    """Show where a subscription is in each partition, who has it and how far behind it is.
+
+    \b
+    Example: calve subscription describe orders billing
+    """
+    with _subscriptions(call) as subscriptions:
+        _print(call, subscriptions.describe(topic, name).document())
+
+
+@click.command()
+@click.argument("topic", metavar="TOPIC")
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--to",
+    "start",
+    metavar="PLACE",
+    required=True,
+    help="earliest, latest, an offset, 0:1200,1:800 by partition, or a time.",
+)
+@common_options
+def seek(call: Call, topic: str, name: str, *, start: str) -> None:
+    """Have a subscription go on from another place, whoever has it now.
+
+    What its consumer has got before does not count when it is acknowledged.
+
+    \b
+    Example: calve subscription seek orders billing --to 2026-01-01T00:00:00Z
+    Example: calve subscription seek orders billing --to 0:1200,1:800
+    """
+    from calve.subscriptions.start import parse_start
+
+    place = parse_start(start)
+    with _subscriptions(call) as subscriptions:
+        _print(call, subscriptions.seek(topic, name, place).document())
+
+
+@click.command()
+@click.argument("topic", metavar="TOPIC")
+@click.argument("name", metavar="NAME")
+@destroying
+@common_options
+def reset(call: Call, topic: str, name: str, *, dry_run: bool, yes: bool) -> None:
+    """Have a subscription forget its progress and begin again with the first row.
+
+    Also where its topic was deleted and made again.
+
+    \b
+    Example: calve subscription reset orders billing --yes
+    """
+    with _subscriptions(call) as subscriptions:
+        found = subscriptions.describe(topic, name)
+        if dry_run:
+            say(f"{name} would begin again with the first row of {topic}")
+            _print(call, found.document())
+            return
+        confirm(f"Have {name} read all of {topic} again?", yes=yes)
+        _print(call, subscriptions.reset(topic, name).document())
+
+
+@click.command()
+@click.argument("topic", metavar="TOPIC")
+@click.argument("name", metavar="NAME")
+@destroying
+@common_options
+def delete(call: Call, topic: str, name: str, *, dry_run: bool, yes: bool) -> None:
+    """Forget a subscription and its progress; a consumer that has it is told so.
+
+    \b
+    Example: calve subscription delete orders billing --yes
+    """
+    with _subscriptions(call) as subscriptions:
+        found = subscriptions.describe(topic, name)
+        if dry_run:
+            say(f"{name} would be forgotten")
+            _print(call, found.document())
+            return
+        confirm(f"Forget {name} of {topic} and its progress?", yes=yes)
+        subscriptions.delete(topic, name)
+    if call.as_json:
+        print_json({"topic": topic, "name": name, "deleted": True})
+    say(f"{name} of {topic} is forgotten")
+
+
+@contextmanager
+def _subscriptions(call: Call) -> Iterator[Subscriptions]:
+    from calve.lake import Lake
+
+    settings = call.settings()
+    with Lake(settings, create=False) as lake:
+        say(f"in the lake at {settings.data}")
+        yield lake.subscriptions
+
+
+def _print(call: Call, found: dict[str, Any]) -> None:
+    if call.as_json:
+        print_json(found)
+        return
+    print_table(
+        ("PARTITION", "POSITION", "END"),
+        [[each["partition"], each["position"], each["end"]] for each in found["partitions"]],
+    )
+    lag, owner = found["lag"], found["owner"]
+    say(
+        "the topic is gone, or cannot be read now"
+        if lag is None
+        else f"{counted(lag, 'row')} behind"
+    )
+    say(f"{owner} has it until {found['owned_until']}" if owner else "nobody has it now")
