@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from calve.manager import IcebergManager
     from calve.query.rows import Rows
     from calve.settings import Settings, load_settings
-    from calve.storage import IcebergStorage, PersistentStorage, StorageStats
+    from calve.storage import IcebergStorage, MemoryStorage, PersistentStorage, StorageStats
     from calve.subscriptions import (
         Appended,
         Batch,
@@ -71,6 +71,7 @@ _HOMES = {
     "IcebergTableWriter": "calve.writer",
     "Lake": "calve.lake",
     "MakeOptional": "calve.tables.evolution",
+    "MemoryStorage": "calve.storage",
     "PersistentStorage": "calve.storage",
     "ReaderStats": "calve.subscriptions",
     "RenameColumn": "calve.tables.evolution",
@@ -116,6 +117,7 @@ __all__ = [
     "IcebergTableWriter",
     "Lake",
     "MakeOptional",
+    "MemoryStorage",
     "PersistentStorage",
     "ReaderStats",
     "RenameColumn",

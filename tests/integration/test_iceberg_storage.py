@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
+from typing import Any
 
 import pytest
 
 import calve
 from calve import IcebergStorage, PersistentStorage, StreamMessage
 from calve.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from calve.model import TableName
+from calve.pipeline.pipeline import Pipeline
 from calve.settings import Settings
+from calve.state import open_state
 from tests.conftest import MakeSettings
+from tests.fakes.pipelines import run_here
 
 MOMENT = datetime(2026, 1, 31, 10, tzinfo=UTC)
 
@@ -97,6 +103,29 @@ def test_a_subscription_follows_what_arrives_and_ends_with_the_storage(settings:
         thread.join(20)
     assert not thread.is_alive()
     assert found == [b"0", b"1", b"2"]
+
+
+def test_messages_that_the_log_has_let_go_of_come_from_the_table(
+    make_settings: MakeSettings,
+) -> None:
+    settings = make_settings(
+        wal__free_bytes_min=0, wal__hot_window_seconds=0, pipeline__flush_interval_ms=1
+    )
+    with calve.open(settings) as lake, IcebergStorage(lake) as storage:
+        storage.initialize_topic("inbox")
+        storage.store("inbox", [StreamMessage(b"a", attributes={"x": "y"}), StreamMessage(b"b")])
+        with closing(open_state(settings)) as state:
+            options: dict[str, Any] = {"session": None, "run_pieces": run_here}
+            pipeline = Pipeline(settings, state=state, catalog=lake.catalog, **options)
+            with closing(pipeline):
+                assert pipeline.drain(30)
+        lake.intake.log.rotate()
+        lake.intake.log.trim()
+        storage.store("inbox", [StreamMessage(b"c")])
+        assert lake.intake.offsets(TableName.parse("inbox")).first == 2
+        found = list(islice(storage.subscribe("inbox", subscription="billing"), 3))
+        assert [(each.payload, each.offset) for each in found] == [(b"a", 0), (b"b", 1), (b"c", 2)]
+        assert found[0].attributes == {"x": "y"}
 
 
 def test_what_cannot_be_is_refused(settings: Settings) -> None:

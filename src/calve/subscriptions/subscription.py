@@ -228,6 +228,10 @@ class Subscription:
 
     def _counts(self, batch: Batch) -> bool:
         """Whether it was handed out since its partition was last placed."""
+        if self._is_closing.is_set():
+            raise InvalidRequest(
+                f"subscription {self._name} has been closed here", hint="subscribe again"
+            )
         if batch.delivery == 0:
             raise InvalidRequest(
                 "the batch was not handed out by a subscription",
