@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from calve.errors import Conflict, InvalidRequest
-from calve.subscriptions import TopicReader, tail
+from calve.subscriptions import Batch, TopicReader, tail
 from calve.subscriptions.shared import Fanout, SharedReading
 from tests.conftest import QUICK_RETRIES, MakeSettings
 from tests.fakes.topic_site import TopicSite, batch_offsets, offsets_of, topic_site
@@ -79,13 +79,13 @@ def test_one_that_is_behind_reads_alone_until_it_has_caught_up(site: TopicSite) 
         old, new = reading(fanout, site, "earliest"), reading(fanout, site)
         open_ones.callback(old.close)
         open_ones.callback(new.close)
-        assert not old.is_shared
+        assert [each.is_shared for each in (old, new)] == [False, False]
         site.append(5)
         assert batch_offsets(next_of(new)) == list(range(10, 15))
         assert read_up_to(old, {0: 15}) == {0: list(range(15))}
         site.append(1)
         assert batch_offsets(next_of(old)) == [15]
-        assert old.is_shared
+        assert [each.is_shared for each in (old, new)] == [True, True]
         old.seek(14)
         assert read_up_to(old, {0: 16}) == {0: [14, 15]}
         with pytest.raises(InvalidRequest, match="no offset 99 yet"):
@@ -202,7 +202,7 @@ def test_another_thread_ends_one_that_waits(site: TopicSite) -> None:
         assert waiting.is_done
 
 
-def next_of(found: SharedReading) -> tail.Batch:
+def next_of(found: SharedReading) -> Batch:
     batch = found.poll(5)
     assert batch is not None
     return batch

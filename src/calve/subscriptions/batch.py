@@ -44,6 +44,14 @@ class Batch:
         offset: int = self.rows.column(OFFSET)[index].as_py()
         return offset
 
+    def pieces(self) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """The rows as they lie in memory, and the offset to go on from behind each piece."""
+        pieces = self.rows.to_batches()
+        for number, rows in enumerate(pieces, 1):
+            is_last = number == len(pieces)
+            last = rows.column(OFFSET)[-1].as_py()
+            yield rows, self.next_offset if is_last else last + 1
+
     def since(self, offset: int) -> Batch:
         """What it has from an offset on, which is in it."""
         if offset <= self.first_offset:
