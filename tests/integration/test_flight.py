@@ -472,6 +472,8 @@ def test_every_action_is_described_with_an_example_that_can_be_read(client: Any)
         *("log.ends", "status", "topic.list"), *("pipeline.status", "pipeline.pause", "pipeline.resume", "pipeline.skip"),
         *("dead_letter.list", "dead_letter.show", "dead_letter.original"),
         *("dead_letter.replay", "dead_letter.discard"),
+        *("subscription.list", "subscription.describe", "subscription.ack"),
+        *("subscription.seek", "subscription.reset", "subscription.delete"),
     }  # fmt: skip
     for about_all in ("log.ends", "status", "topic.list"):
         assert json.loads(described.pop(about_all).rpartition(": ")[2]) == {}

@@ -10,8 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from calve.ingest import Intake
+from calve.ingest.flight import FlightServer
 from calve.lake import Lake
 from calve.settings import Settings
 from tests.commands import Run, run_command
@@ -93,6 +96,33 @@ def test_subscriptions_are_listed_described_moved_and_forgotten(shell: Shell) ->
     gone = shell("subscription", "describe", "orders", "billing")
     assert gone.code == 4
     assert "calve subscription list orders" in gone.err
+
+
+def test_the_same_goes_through_a_service(settings: Settings, shell: Shell) -> None:
+    ingest = msgspec.structs.replace(settings.ingest, flight_port=0)
+    with (
+        Intake(msgspec.structs.replace(settings, ingest=ingest)) as intake,
+        FlightServer(intake) as server,
+    ):
+        through = ("--server", server.url, "--json")
+        call = ("subscribe", "orders", "--name", "billing", *through)
+        first = shell(*call, "--max", "3")
+        assert f"through the service at {server.url}" in first.err
+        assert offsets(first) == [0, 1, 2]
+        assert offsets(shell(*call, "--no-follow")) == [3]
+        assert offsets(shell("subscribe", "orders", "--from", "2", "--max", "2", *through)) == [
+            2,
+            3,
+        ]
+        (listed,) = shell("subscription", "list", *through).json()
+        assert (listed["name"], listed["lag"]) == ("billing", 0)
+        name = ("orders", "billing")
+        assert shell("subscription", "seek", *name, "--to", "1", *through).json()["lag"] == 3
+        assert shell("subscription", "describe", *name, *through).json()["lag"] == 3
+        assert shell("subscription", "reset", *name, "--yes", *through).json()["lag"] == 4
+        assert shell("subscription", "delete", *name, "--yes", *through).code == 0
+        assert shell("subscription", "describe", *name, *through).code == 4
+        assert shell("subscribe", "nothing", *through).code == 4
 
 
 def test_mistakes_are_told_with_the_way_out(shell: Shell, tmp_path: Path) -> None:

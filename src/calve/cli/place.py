@@ -17,6 +17,7 @@ from calve.model import TableName
 if TYPE_CHECKING:
     from calve.client import Client
     from calve.ingest import Intake
+    from calve.lake import Lake
     from calve.settings import Settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -62,6 +63,23 @@ def client_of(settings: Settings, url: str) -> Client:
     from calve.client.trust import trusted_with
 
     return Client(url, tls_root_certs=trusted_with(settings.ingest.tls_cert))
+
+
+@contextmanager
+def subscribing_at(call: Call, server: str | None) -> Iterator[Lake | Client]:
+    """What has topics to read and subscriptions, and words that say where they are."""
+    settings = call.settings()
+    url = service_url(settings, server)
+    if url is None:
+        from calve.lake import Lake
+
+        with Lake(settings, create=False) as lake:
+            say(f"in the lake at {settings.data}; no service is running")
+            yield lake
+    else:
+        say(f"through the service at {url}")
+        with client_of(settings, url) as client:
+            yield client
 
 
 @contextmanager

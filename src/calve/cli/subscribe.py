@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 import msgspec
 
 from calve.cli.options import Call, common_options
 from calve.cli.output import say
+from calve.cli.place import server_option, subscribing_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from calve.subscriptions import Batch, Subscription, TopicReader
+    from calve.client import Client
+    from calve.client.subscription import ClientSubscription
+    from calve.lake import Lake
+    from calve.subscriptions import Batch, Start, Subscription, TopicReader
+
+    _Source: TypeAlias = TopicReader | Subscription | ClientSubscription
 
 
 @click.command()
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
     default=True,
     help="Wait for rows that come, which is the default, or end with what there is.",
 )
+@server_option
 @common_options
 def subscribe(
     call: Call,
@@ -49,6 +56,7 @@ def subscribe(
     where: str | None,
     columns: str | None,
     follow: bool,
+    server: str | None,
 ) -> None:
     """Print the rows of a topic in the order of their offsets, and then those that come.
 
@@ -59,7 +67,6 @@ def subscribe(
     Example: calve subscribe orders --from latest
     Example: calve subscribe orders --name billing --max 10 --json
     """
-    from calve.lake import Lake
     from calve.subscriptions.start import parse_start
 
     place = parse_start(start)
@@ -68,25 +75,27 @@ def subscribe(
         "columns": [each.strip() for each in columns.split(",")] if columns else None,
         "follow": follow,
     }
-    settings = call.settings()
-    with Lake(settings, create=False) as lake:
-        say(f"in the lake at {settings.data}")
-        if name is None:
-            with lake.read(topic, place, **options) as reader:
-                _print_all(call, reader, rows_max)
-        else:
-            with lake.subscribe(topic, name, place, **options) as subscription:
-                _say_who_has_it(subscription)
-                _print_all(call, subscription, rows_max)
+    with subscribing_at(call, server) as lake, _opened(lake, topic, name, place, options) as source:
+        _print_all(call, source, rows_max, is_named=name is not None)
 
 
-def _say_who_has_it(subscription: Subscription) -> None:
-    owner = subscription.status().owner
+def _opened(
+    lake: Lake | Client, topic: str, name: str | None, start: Start, options: dict[str, Any]
+) -> _Source:
+    from calve.lake import Lake
+
+    if not isinstance(lake, Lake):
+        return lake.subscribe(topic, name, start, **options)
+    if name is None:
+        return lake.read(topic, start, **options)
+    found = lake.subscribe(topic, name, start, **options)
+    owner = found.status().owner
     if owner is not None:
-        say(f"{owner} has {subscription.name} now; waiting until it ends")
+        say(f"{owner} has {name} now; waiting until it ends")
+    return found
 
 
-def _print_all(call: Call, source: TopicReader | Subscription, rows_max: int | None) -> None:
+def _print_all(call: Call, source: _Source, rows_max: int | None, *, is_named: bool) -> None:
     left = rows_max
     while True:
         batch = source.poll()
@@ -94,7 +103,8 @@ def _print_all(call: Call, source: TopicReader | Subscription, rows_max: int | N
             return
         count = len(batch) if left is None else min(left, len(batch))
         _print(call, batch, count)
-        _acknowledge(source, batch, count)
+        if is_named:
+            _acknowledge(source, batch, count)
         if left is not None:
             left -= count
             if not left:
@@ -118,12 +128,8 @@ def _line(row: dict[str, Any]) -> str:
     return f"{row['partition']}:{row['offset']}  {row['ingested_at']:%Y-%m-%d %H:%M:%S}  {value}\n"
 
 
-def _acknowledge(source: TopicReader | Subscription, batch: Batch, count: int) -> None:
-    from calve.subscriptions import Subscription
+def _acknowledge(source: _Source, batch: Batch, count: int) -> None:
+    from calve.subscriptions import TopicReader
 
-    if not isinstance(source, Subscription):
-        return
-    if count == len(batch):
-        source.ack(batch)
-    else:
-        source.ack(batch, batch.offset_at(count))
+    assert not isinstance(source, TopicReader)
+    source.ack(batch, None if count == len(batch) else batch.offset_at(count))

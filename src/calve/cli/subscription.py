@@ -10,23 +10,26 @@ import click
 from calve.cli.opened import confirm, destroying
 from calve.cli.options import Call, common_options
 from calve.cli.output import counted, print_json, print_table, say
+from calve.cli.place import server_option, subscribing_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from calve.client.subscriptions import ClientSubscriptions
     from calve.subscriptions.register import Subscriptions
 
 
 @click.command("list")
 @click.argument("topic", metavar="[TOPIC]", required=False)
+@server_option
 @common_options
-def list_all(call: Call, topic: str | None) -> None:
+def list_all(call: Call, topic: str | None, *, server: str | None) -> None:
     """List the subscriptions, or a topic's, and how far behind they are.
 
     \b
     Example: calve subscription list orders
     """
-    with _subscriptions(call) as subscriptions:
+    with _subscriptions(call, server) as subscriptions:
         found = [each.document() for each in subscriptions.list(topic)]
     if call.as_json:
         print_json(found)
@@ -40,14 +43,15 @@ def list_all(call: Call, topic: str | None) -> None:
 @click.command()
 @click.argument("topic", metavar="TOPIC")
 @click.argument("name", metavar="NAME")
+@server_option
 @common_options
-def describe(call: Call, topic: str, name: str) -> None:
+def describe(call: Call, topic: str, name: str, *, server: str | None) -> None:
     """Show where a subscription is in each partition, who has it and how far behind it is.
 
     \b
     Example: calve subscription describe orders billing
     """
-    with _subscriptions(call) as subscriptions:
+    with _subscriptions(call, server) as subscriptions:
         _print(call, subscriptions.describe(topic, name).document())
 
 
@@ -61,8 +65,9 @@ def describe(call: Call, topic: str, name: str) -> None:
     required=True,
     help="earliest, latest, an offset, 0:1200,1:800 by partition, or a time.",
 )
+@server_option
 @common_options
-def seek(call: Call, topic: str, name: str, *, start: str) -> None:
+def seek(call: Call, topic: str, name: str, *, start: str, server: str | None) -> None:
     """Have a subscription go on from another place, whoever has it now.
 
     What its consumer has got before does not count when it is acknowledged.
@@ -74,7 +79,7 @@ def seek(call: Call, topic: str, name: str, *, start: str) -> None:
     from calve.subscriptions.start import parse_start
 
     place = parse_start(start)
-    with _subscriptions(call) as subscriptions:
+    with _subscriptions(call, server) as subscriptions:
         _print(call, subscriptions.seek(topic, name, place).document())
 
 
@@ -82,8 +87,11 @@ def seek(call: Call, topic: str, name: str, *, start: str) -> None:
 @click.argument("topic", metavar="TOPIC")
 @click.argument("name", metavar="NAME")
 @destroying
+@server_option
 @common_options
-def reset(call: Call, topic: str, name: str, *, dry_run: bool, yes: bool) -> None:
+def reset(
+    call: Call, topic: str, name: str, *, dry_run: bool, yes: bool, server: str | None
+) -> None:
     """Have a subscription forget its progress and begin again with the first row.
 
     Also where its topic was deleted and made again.
@@ -91,7 +99,7 @@ def reset(call: Call, topic: str, name: str, *, dry_run: bool, yes: bool) -> Non
     \b
     Example: calve subscription reset orders billing --yes
     """
-    with _subscriptions(call) as subscriptions:
+    with _subscriptions(call, server) as subscriptions:
         found = subscriptions.describe(topic, name)
         if dry_run:
             say(f"{name} would begin again with the first row of {topic}")
@@ -105,14 +113,17 @@ def reset(call: Call, topic: str, name: str, *, dry_run: bool, yes: bool) -> Non
 @click.argument("topic", metavar="TOPIC")
 @click.argument("name", metavar="NAME")
 @destroying
+@server_option
 @common_options
-def delete(call: Call, topic: str, name: str, *, dry_run: bool, yes: bool) -> None:
+def delete(
+    call: Call, topic: str, name: str, *, dry_run: bool, yes: bool, server: str | None
+) -> None:
     """Forget a subscription and its progress; a consumer that has it is told so.
 
     \b
     Example: calve subscription delete orders billing --yes
     """
-    with _subscriptions(call) as subscriptions:
+    with _subscriptions(call, server) as subscriptions:
         found = subscriptions.describe(topic, name)
         if dry_run:
             say(f"{name} would be forgotten")
@@ -126,13 +137,9 @@ def delete(call: Call, topic: str, name: str, *, dry_run: bool, yes: bool) -> No
 
 
 @contextmanager
-def _subscriptions(call: Call) -> Iterator[Subscriptions]:
-    from calve.lake import Lake
-
-    settings = call.settings()
-    with Lake(settings, create=False) as lake:
-        say(f"in the lake at {settings.data}")
-        yield lake.subscriptions
+def _subscriptions(call: Call, server: str | None) -> Iterator[Subscriptions | ClientSubscriptions]:
+    with subscribing_at(call, server) as place:
+        yield place.subscriptions
 
 
 def _print(call: Call, found: dict[str, Any]) -> None:

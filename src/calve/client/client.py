@@ -20,16 +20,21 @@ from calve.client.link import Link
 from calve.client.pieces import Piece, size_of, whole
 from calve.client.pipeline import ClientPipeline
 from calve.client.sender import SenderOptions, TopicSender
+from calve.client.subscriptions import ClientSubscriptions
 from calve.errors import CalveError, InvalidRequest, Unavailable
 from calve.model import TableName
 from calve.protocol import LogRange
+from calve.protocol.streams import StreamTicket
 from calve.tables.inputs.parts import read_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Self
 
     import pyarrow as pa
 
+    from calve.client.subscription import ClientSubscription
+    from calve.subscriptions.start import Start
     from calve.tables.schemas import SchemaSource
 
 _log: Final = logging.getLogger(__name__)
@@ -174,6 +179,41 @@ class Client:
         """The rows that a topic could not take: to list, show, replay and discard."""
         self._require_open()
         return ClientDeadLetters(self._link.act, str(TableName.parse(topic)))
+
+    def subscribe(  # noqa: PLR0913
+        self,
+        topic: str,
+        name: str | None = None,
+        start: Start = "earliest",
+        *,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        follow: bool = True,
+        lease_seconds: float = 15,
+    ) -> ClientSubscription:
+        """The same as `lake.subscribe`, through the service; without a name, nothing is kept.
+
+        Close it before the client.
+        """
+        from calve.client.subscription import ClientSubscription
+        from calve.subscriptions.start import start_text
+
+        ticket = StreamTicket(
+            topic=str(TableName.parse(topic)),
+            subscription=name,
+            start=start_text(start),
+            where=where,
+            columns=None if columns is None else list(columns),
+            follow=follow,
+            lease_seconds=lease_seconds,
+        )
+        return ClientSubscription(self._link, self.subscriptions, ticket)
+
+    @property
+    def subscriptions(self) -> ClientSubscriptions:
+        """The same as `lake.subscriptions`, through the service."""
+        self._require_open()
+        return ClientSubscriptions(self._link.act)
 
     def status(self) -> dict[str, Any]:
         """How the service is doing: its log, its topics, the pipeline."""

@@ -86,6 +86,16 @@ class Link:
             ticket = flight.Ticket(msgspec.json.encode(ticket))
             return self._connected().do_get(ticket, options=self._options()).read_all()
 
+    def stream(self, ticket: object) -> Any:
+        """A reader of batches that come one by one; refused here, if it is."""
+        from pyarrow import flight
+
+        with self.translating():
+            ticket = flight.Ticket(msgspec.json.encode(ticket))
+            reader = self._connected().do_get(ticket, options=self._options())
+            _ = reader.schema
+            return reader
+
     def act(self, name: str, body: object, timeout_seconds: float | None = 30.0) -> Any:
         from pyarrow import flight
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from calve.model import TableName
     from calve.settings import Settings
     from calve.state import State
+    from calve.subscriptions.served import ServedSubscriptions
     from calve.tables.catalog import LakeCatalog
     from calve.topics.topic import Topic, TopicChange, TopicSpec
     from calve.wal import Acknowledgement, Entry, Files, Log, PendingAppend, Stream
@@ -88,6 +89,8 @@ class Intake:
         self.admission = Admission(settings.ingest.memory_bytes_max)
         self._clock = clock or SystemClock()
         self._is_ending = threading.Event()
+        self._opening = threading.Lock()
+        self._subscriptions: ServedSubscriptions | None = None
         with ExitStack() as opening:  # whatever was opened is closed again if the rest fails
             self._state = open_state(settings, clock=self._clock)
             opening.callback(self._state.close)
@@ -133,6 +136,18 @@ class Intake:
     def catalog(self) -> LakeCatalog:
         """The lake's; opened at the first call."""
         return self._creation.catalog
+
+    @property
+    def subscriptions(self) -> ServedSubscriptions:
+        """Those of the lake, for many consumers at once; opened at the first call."""
+        with self._opening:
+            self._require_open()
+            if self._subscriptions is None:
+                # Whoever only takes rows in need not load what reads tables.
+                from calve.subscriptions.served import ServedSubscriptions
+
+                self._subscriptions = ServedSubscriptions(self.settings, lambda: self.catalog)
+            return self._subscriptions
 
     @property
     def problems(self) -> Mapping[TableName, CalveError]:
@@ -375,12 +390,15 @@ class Intake:
         """Finish what was submitted, every handle with its outcome, and let go of everything."""
         if self._is_ending.is_set():
             return
-        self._is_ending.set()
+        with self._opening:
+            self._is_ending.set()
         with ExitStack() as closing:  # each of them, also when another fails
             closing.callback(self._state.close)
             closing.callback(self._creation.close)
             closing.callback(self._readers.close)
             closing.callback(self._kept.close)
+            if self._subscriptions is not None:
+                closing.callback(self._subscriptions.close)
             self._keeper.close()
             self._keeper.save_counts()
 

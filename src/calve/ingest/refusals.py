@@ -18,8 +18,9 @@ def as_refusal(error: CalveError) -> CalveError:
 
     For outcomes of appends: bounds are Overloaded (429) and a refused write is Unavailable (503)
     already; a log that has stopped is Fenced for its owner, and Unavailable for everybody else.
+    A consumer that has lost its subscription is the owner itself.
     """
-    if not isinstance(error, Fenced):
+    if not isinstance(error, Fenced) or "subscription" in error.context:
         return error
     refusal = Unavailable(
         f"no rows are taken in: {error.message}",

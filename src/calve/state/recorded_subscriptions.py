@@ -172,7 +172,11 @@ def _require_token(claimed: SubscriptionClaim, row: Row) -> None:
         raise Fenced(
             f"subscription {claimed.name} has another owner by now",
             hint="stop, and subscribe again: what was not acknowledged comes again",
-            context={"found": str(row[2]), "expected": str(claimed.token)},
+            context={
+                "subscription": claimed.name.name,
+                "found": str(row[2]),
+                "expected": str(claimed.token),
+            },
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from calve.errors import InvalidRequest
@@ -42,6 +43,21 @@ class Batch:
         """That of the row with this number, from 0."""
         offset: int = self.rows.column(OFFSET)[index].as_py()
         return offset
+
+    def pieces(self) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """The rows as they lie in memory, and the offset to go on from behind each piece."""
+        pieces = self.rows.to_batches()
+        for number, rows in enumerate(pieces, 1):
+            is_last = number == len(pieces)
+            last = rows.column(OFFSET)[-1].as_py()
+            yield rows, self.next_offset if is_last else last + 1
+
+    def since(self, offset: int) -> Batch:
+        """What it has from an offset on, which is in it."""
+        if offset <= self.first_offset:
+            return self
+        passed = bisect_left(range(len(self)), offset, key=self.offset_at)
+        return replace(self, first_offset=offset, rows=self.rows.slice(passed))
 
     def to_arrow(self) -> pa.Table:
         """The rows, with `_calve_partition`, `_calve_offset` and `_calve_ingested_at`."""

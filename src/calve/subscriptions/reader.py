@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Self
 
+    import pyarrow as pa
+
     from calve.clock import Clock
     from calve.model import TableName
     from calve.settings.tree import ReaderSettings
@@ -109,6 +111,12 @@ class TopicReader:
     def positions(self) -> dict[int, int]:
         """The offset, by partition, that is read next: where another reader would go on."""
         return {each.partition: each.position for each in self._cursors}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """That of the rows now; a later batch may have another."""
+        with self._lock:
+            return self._world.shape().handed_schema
 
     def ends(self) -> dict[int, int]:
         """The offset, by partition, that the next row will get."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from calve.subscriptions.batch import Batch
     from calve.subscriptions.start import Start
 
@@ -17,6 +19,9 @@ class Reading(Protocol):
 
     @property
     def is_done(self) -> bool: ...
+
+    @property
+    def schema(self) -> pa.Schema: ...
 
     def ends(self) -> dict[int, int]: ...
 

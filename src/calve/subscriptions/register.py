@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.model import TableName
-from calve.state import SubscriptionName, open_state
+from calve.state import SubscriptionName
+from calve.state import open_state as state_of
 from calve.subscriptions.ownership import LEASE_SECONDS
 from calve.subscriptions.status import SubscriptionStatus, unknown
 from calve.subscriptions.subscription import Subscription
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from calve.settings import Settings
     from calve.state import State
+    from calve.subscriptions.place import Place
     from calve.subscriptions.reading import Reading
     from calve.subscriptions.start import Start
 
@@ -27,10 +29,16 @@ _LEASE_SECONDS_MIN: Final = 0.1
 class Subscriptions:
     """Safe to share between threads. A topic's name is written as everywhere else."""
 
-    def __init__(self, settings: Settings, open_reading: Callable[..., Reading]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        open_reading: Callable[..., Reading],
+        *,
+        open_state: Callable[[], State] | None = None,
+    ) -> None:
         """`open_reading` is given a topic's name, a start and the options of a reader."""
-        self._settings = settings
         self._open_reading = open_reading
+        self._open_state = open_state or (lambda: state_of(settings))
 
     def open(
         self,
@@ -39,11 +47,13 @@ class Subscriptions:
         start: Start = "earliest",
         *,
         lease_seconds: float = LEASE_SECONDS,
+        resume: Place | None = None,
         **options: Any,
     ) -> Subscription:
         """Consume a subscription; one that is new begins at `start`, and is durable from here on.
 
-        `options` are those of a reader.
+        `options` are those of a reader. A consumer whose connection broke goes on at `resume`,
+        unless the subscription was moved since.
         """
         if not lease_seconds >= _LEASE_SECONDS_MIN:
             raise InvalidRequest(
@@ -51,7 +61,7 @@ class Subscriptions:
             )
         named = _name(topic, name)
         with ExitStack() as opened:
-            state = open_state(self._settings)
+            state = self._open_state()
             opened.callback(state.close)
             known = state.subscription(named) is not None
             if known:
@@ -62,7 +72,9 @@ class Subscriptions:
             if not known:
                 _create(state, named, reading)
             opened.pop_all()
-        return Subscription(named, state=state, reading=reading, lease_seconds=lease_seconds)
+        return Subscription(
+            named, state=state, reading=reading, lease_seconds=lease_seconds, resume=resume
+        )
 
     def list(self, topic: str | None = None) -> list[SubscriptionStatus]:
         """All of them, or a topic's, by topic and name."""
@@ -109,7 +121,7 @@ class Subscriptions:
 
     @contextmanager
     def _state(self) -> Iterator[State]:
-        state = open_state(self._settings)
+        state = self._open_state()
         try:
             yield state
         finally:

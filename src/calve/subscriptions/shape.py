@@ -49,6 +49,11 @@ class Shape:
     _rows: RowFilter | None
     _target: pa.Schema
 
+    @property
+    def handed_schema(self) -> pa.Schema:
+        """That of the rows which are handed out."""
+        return self._target
+
     def of_log(self, run: list[Entry], partition: int) -> pa.Table:
         """The wanted rows of a run, without those that go to the dead letters."""
         if run[0].kind != Kind.ROWS:

@@ -66,6 +66,18 @@ def parse_start(text: str) -> Start:
         ) from error
 
 
+def start_text(start: Start) -> str:
+    """What `parse_start` reads."""
+    match checked_start(start):
+        case datetime() as moment:
+            return moment.isoformat()
+        case Mapping() as places:
+            # Of no partition is what all partitions begin with.
+            return ",".join(f"{p}:{offset}" for p, offset in places.items()) or "earliest"
+        case other:
+            return str(other)
+
+
 def _is_place(partition: object, offset: object) -> bool:
     return all(
         isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in (partition, offset)

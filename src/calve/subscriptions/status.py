@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from calve.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from calve.state import State, SubscriptionName
 
@@ -44,6 +44,21 @@ class SubscriptionStatus:
             owner=found.owner,
             owned_until=found.until,
             created_at=found.created_at,
+        )
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> SubscriptionStatus:
+        """What `document` made."""
+        until, partitions = document["owned_until"], document["partitions"]
+        ends = {each["partition"]: each["end"] for each in partitions}
+        return cls(
+            topic=document["topic"],
+            name=document["name"],
+            positions={each["partition"]: each["position"] for each in partitions},
+            ends={p: end for p, end in ends.items() if end is not None},
+            owner=document["owner"],
+            owned_until=None if until is None else datetime.fromisoformat(until),
+            created_at=datetime.fromisoformat(document["created_at"]),
         )
 
     @property

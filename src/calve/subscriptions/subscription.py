@@ -10,22 +10,27 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from calve.clock import SystemClock
 from calve.errors import Conflict, Fenced, InvalidRequest
 from calve.subscriptions.ownership import LEASE_SECONDS, Ownership
+from calve.subscriptions.place import Place
 from calve.subscriptions.status import SubscriptionStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Self
 
+    import pyarrow as pa
+
     from calve.clock import Clock
     from calve.state import State, SubscriptionClaim, SubscriptionName
     from calve.subscriptions.batch import Batch
     from calve.subscriptions.reading import Reading
     from calve.subscriptions.start import Start
+
+_TURN_SECONDS: Final = 0.25  # how often somebody who waits looks whether it is free
 
 
 class Subscription:
@@ -42,14 +47,20 @@ class Subscription:
         state: State,
         reading: Reading,
         lease_seconds: float = LEASE_SECONDS,
+        resume: Place | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`state` and `reading` are closed with the subscription."""
+        """`state` and `reading` are closed with the subscription.
+
+        With `resume`, what was handed out up to there does not come again at once, though it is
+        not acknowledged: whoever has it is still there.
+        """
         self._name = name
         self._state = state
         self._reading = reading
         self._clock = clock or SystemClock()
         self._ownership = Ownership(state, name, seconds=lease_seconds, clock=self._clock)
+        self._resume = resume
         self._is_closing = threading.Event()
         self._is_closed = False
         self._lock = threading.Lock()
@@ -68,6 +79,23 @@ class Subscription:
     @property
     def topic(self) -> str:
         return str(self._name.topic)
+
+    @property
+    def full_name(self) -> SubscriptionName:
+        return self._name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """That of the rows now; a later batch may have another."""
+        return self._reading.schema
+
+    @property
+    def place(self) -> Place | None:
+        """Behind what was handed out last; None until it is this consumer's."""
+        with self._lock:
+            if not self._ownership.is_taken or self._generation is None:
+                return None
+            return Place(self._ownership.require().token, self._generation, dict(self._handed))
 
     @property
     def is_owner(self) -> bool:
@@ -94,7 +122,7 @@ class Subscription:
                 batch = self._next(pause)
                 if batch is not None or self.is_done:
                     return batch
-            elif self._is_closing.wait(pause):
+            elif self._is_closing.wait(min(pause, _TURN_SECONDS)):
                 return None
             if deadline is not None and self._clock.monotonic() >= deadline:
                 return None
@@ -115,6 +143,20 @@ class Subscription:
         with self._lock:
             return self._counts(batch) and self._acknowledge(batch.partition, offset)
 
+    def acknowledge(self, place: Place) -> bool:
+        """The same for everything up to a place that this consumer was at, in all partitions."""
+        with self._lock:
+            self._require_open()
+            if place.generation != self._generation:
+                return False
+            for partition, offset in place.positions.items():
+                if offset > self._handed.get(partition, 0):
+                    raise InvalidRequest(
+                        f"offset {offset} of partition {partition} was not handed out yet",
+                        hint="acknowledge what the stream gave",
+                    )
+            return all(self._acknowledge(*each) for each in place.positions.items())
+
     def nack(self, batch: Batch) -> None:
         """Have all rows of the batch's partition that are not acknowledged come again."""
         with self._lock:
@@ -123,7 +165,7 @@ class Subscription:
             self._ownership.require()
             kept = self._state.positions(self._name).get(batch.partition, 0)
             self._reading.seek({**self._reading.positions, batch.partition: kept})
-            self._note_place({batch.partition: kept})
+            self._note_place({batch.partition: kept}, {batch.partition: kept})
 
     def seek(self, start: Start) -> None:
         """Go on from another place, for good; what was handed out before does not count then."""
@@ -197,15 +239,23 @@ class Subscription:
 
     def _place(self, claim: SubscriptionClaim) -> None:
         """Go where the subscription is; everything that was handed out before comes to nothing."""
-        self._reading.seek(self._state.positions(self._name))
-        self._note_place(self._reading.positions)
+        kept = self._state.positions(self._name)
+        resume, self._resume = self._resume, None
+        if resume is not None and resume.generation == claim.generation:
+            known = {*kept, *resume.positions}
+            start = {p: max(kept.get(p, 0), resume.positions.get(p, 0)) for p in known}
+        else:
+            start = kept
+        self._reading.seek(start)
+        self._note_place(self._reading.positions, kept)
         self._generation = claim.generation
 
-    def _note_place(self, positions: Mapping[int, int]) -> None:
+    def _note_place(self, positions: Mapping[int, int], kept: Mapping[int, int]) -> None:
         self._placements += 1
         self._held = None
         for partition, offset in positions.items():
-            self._handed[partition] = self._acknowledged[partition] = offset
+            self._handed[partition] = offset
+            self._acknowledged[partition] = kept.get(partition, 0)
             self._void[partition] = self._delivered
 
     def _next(self, timeout_seconds: float) -> Batch | None:
@@ -228,16 +278,19 @@ class Subscription:
 
     def _counts(self, batch: Batch) -> bool:
         """Whether it was handed out since its partition was last placed."""
-        if self._is_closing.is_set():
-            raise InvalidRequest(
-                f"subscription {self._name} has been closed here", hint="subscribe again"
-            )
+        self._require_open()
         if batch.delivery == 0:
             raise InvalidRequest(
                 "the batch was not handed out by a subscription",
                 hint="acknowledge what `poll` or the iteration gave",
             )
         return batch.delivery > self._void.get(batch.partition, 0)
+
+    def _require_open(self) -> None:
+        if self._is_closing.is_set():
+            raise InvalidRequest(
+                f"subscription {self._name} has been closed here", hint="subscribe again"
+            )
 
     def _acknowledge(self, partition: int, offset: int) -> bool:
         claim = self._ownership.require()

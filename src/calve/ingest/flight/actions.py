@@ -9,6 +9,7 @@ import msgspec
 
 from calve.errors import InvalidRequest
 from calve.ingest.flight import letter_actions as letters
+from calve.ingest.flight import subscription_actions as subscriptions
 from calve.ingest.listing import described, listed
 from calve.ingest.status import status_of
 from calve.model import TableName
@@ -156,6 +157,31 @@ _ACTIONS: Final[Mapping[str, _Action]] = {
     "dead_letter.discard": _Action(
         letters.TopicWish, letters.discard_letters,
         'Remove them, until is_done: {"topic": "events", "reason": "no number"}',
+    ),
+    "subscription.list": _Action(
+        subscriptions.Listing, subscriptions.list_all,
+        'Subscriptions and how far behind they are; without a topic, all: {"topic": "events"}',
+        is_named=False,
+    ),
+    "subscription.describe": _Action(
+        subscriptions.Named, subscriptions.describe,
+        'Where one is, and who has it: {"topic": "events", "subscription": "billing"}',
+    ),
+    "subscription.ack": _Action(
+        subscriptions.Acknowledged, subscriptions.acknowledge,
+        'Be done with all up to a place: {"topic": "events", "subscription": "a", "place": "…"}',
+    ),
+    "subscription.seek": _Action(
+        subscriptions.Moved, subscriptions.seek,
+        'Go on elsewhere: {"topic": "events", "subscription": "billing", "to": "latest"}',
+    ),
+    "subscription.reset": _Action(
+        subscriptions.Named, subscriptions.reset,
+        'Begin with the first row: {"topic": "events", "subscription": "billing"}',
+    ),
+    "subscription.delete": _Action(
+        subscriptions.Named, subscriptions.delete,
+        'Forget it: {"topic": "events", "subscription": "billing"}',
     ),
 }  # fmt: skip
 

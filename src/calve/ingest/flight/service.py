@@ -14,9 +14,11 @@ from calve.ingest.flight.errors import Answering, told
 from calve.ingest.flight.get import Range, RowShape
 from calve.ingest.flight.names import descriptor_of, topic_of
 from calve.ingest.flight.put import PutStream
+from calve.ingest.flight.subscribe import FlightStream
 from calve.ingest.flight.turns import Speaker, Turns
 from calve.protocol import LogRange, problem_of
 from calve.protocol.flight import decode
+from calve.protocol.streams import STREAM, StreamTicket, TicketKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,9 +55,20 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         with Answering(context):
+            if decode(ticket.ticket, TicketKind, what="the ticket").kind == STREAM:
+                return self._streamed(context, ticket)
             wanted = decode(ticket.ticket, LogRange, what="the ticket")
             found = Range(self._intake, wanted)
             return flight.GeneratorStream(found.schema, self._sent(context, found.batches))
+
+    def _streamed(self, context: Any, ticket: Any) -> Any:
+        wanted = decode(ticket.ticket, StreamTicket, what="the ticket")
+        stream = FlightStream(self._intake, wanted)
+        return flight.GeneratorStream(stream.schema, self._rows(context, stream))
+
+    def _rows(self, context: Any, stream: FlightStream) -> Iterator[Any]:
+        with Answering(context), self._call(context) as call:
+            yield from stream.batches(context, call)
 
     def _sent(self, context: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with Answering(context), self._call(context) as call:

@@ -1,0 +1,105 @@
+"""The subscriptions of a service: many at once, over one state and shared reads of topics."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, cast
+
+from calve.errors import Conflict, InvalidRequest
+from calve.model import TableName
+from calve.state import SubscriptionClaim, SubscriptionName, open_state
+from calve.subscriptions.opening import Readers
+from calve.subscriptions.register import Subscriptions
+from calve.subscriptions.shared import Fanout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from calve.settings import Settings
+    from calve.state import State
+    from calve.subscriptions.place import Place
+    from calve.subscriptions.reading import Reading
+    from calve.subscriptions.start import Start
+    from calve.subscriptions.subscription import Subscription
+    from calve.tables.catalog import LakeCatalog
+
+
+class ServedSubscriptions(Subscriptions):
+    """Safe to share between threads; to be closed when nobody reads any more."""
+
+    def __init__(self, settings: Settings, catalog: Callable[[], LakeCatalog]) -> None:
+        readers = Readers(settings)
+        self._fanout = Fanout(
+            lambda topic, start, **options: readers.read(catalog(), topic, start, **options),
+            age_seconds=settings.reader.poll_interval_ms / 1000,
+        )
+        self._shared_state = open_state(settings)
+        self._lock = threading.Lock()
+        self._consumers: dict[tuple[SubscriptionName, int], Subscription] = {}
+        super().__init__(
+            settings,
+            self._fanout.read,
+            open_state=lambda: cast("State", _Borrowed(self._shared_state)),
+        )
+
+    def read(self, topic: str, start: Start, **options: Any) -> Reading:
+        """Rows of a topic, without a subscription."""
+        return self._fanout.read(TableName.parse(topic), start, **options)
+
+    def enter(self, consumer: Subscription, token: int) -> None:
+        """Note who has a subscription here, so that acknowledgements find him."""
+        with self._lock:
+            self._consumers[consumer.full_name, token] = consumer
+
+    def leave(self, consumer: Subscription) -> None:
+        with self._lock:
+            for key in [key for key, each in self._consumers.items() if each is consumer]:
+                del self._consumers[key]
+
+    def acknowledge(self, topic: str, name: str, place: Place) -> bool:
+        """Say that everything up to a place is done with; False if it was moved since.
+
+        Fenced if somebody else has the subscription by now.
+        """
+        named = SubscriptionName.parse(TableName.parse(topic), name)
+        with self._lock:
+            consumer = self._consumers.get((named, place.token))
+        if consumer is not None:
+            return consumer.acknowledge(place)
+        return self._acknowledge_late(named, place)
+
+    def _acknowledge_late(self, name: SubscriptionName, place: Place) -> bool:
+        """For a consumer whose stream has ended, and who has finished its work after that."""
+        ends = self.describe(str(name.topic), name.name).ends
+        claim = SubscriptionClaim(name, "", place.token, place.generation)
+        for partition, offset in place.positions.items():
+            if offset > ends.get(partition, 0):
+                raise InvalidRequest(
+                    f"there is no offset {offset} in partition {partition} of {name.topic} yet",
+                    hint="acknowledge what the stream gave",
+                )
+        try:
+            for partition, offset in place.positions.items():
+                self._shared_state.acknowledge(claim, partition, offset)
+        except Conflict:
+            return False
+        return True
+
+    def close(self) -> None:
+        with ExitStack() as closing:
+            closing.callback(self._shared_state.close)
+            closing.callback(self._fanout.close)
+
+
+class _Borrowed:
+    """A state that stays open when whoever borrowed it has done with it."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+    def close(self) -> None:
+        """Not its own to close."""
