@@ -43,6 +43,7 @@ def main() -> int:
             ask(lake)
             show_dead_letter(lake)
             verify(lake)
+            subscribe(service.addresses.flight)
         say("temporary data removed")
     return 0
 
@@ -113,6 +114,24 @@ def verify(lake: calve.Lake) -> None:
         raise defect("an offset is missing or there twice")
     total = found.rows + found.dead_letters
     say(f"6. verify: each of {total:,} offsets is in the table or set aside, once\n")
+
+
+def subscribe(url: str) -> None:
+    with calve.Client(url) as client, client.subscribe("orders", "billing") as billing:
+        rows = 0
+        while rows < ROWS + 2:
+            batch = next(billing)
+            rows += len(batch)
+            billing.ack(batch)
+        say(f"7. a subscriber has read all {rows:,} orders, from the table,")
+        client.produce("orders", [{"id": ROWS + 2, "country": "us", "cents": 75}]).result()
+        live = next(billing)
+        billing.ack(live)
+        (order,) = live.to_arrow().select(["id", "country", "cents"]).to_pylist()
+        say(f"   waits for more, and gets what was just sent: {order}")
+        say(f"   billing is {billing.lag} rows behind, and goes on there next time\n")
+    if rows != ROWS + 2 or order["id"] != ROWS + 2:
+        raise defect("the subscriber got other rows")
 
 
 def defect(what: str) -> SystemExit:

@@ -46,7 +46,7 @@ MEANINGS: Final = {
     "ingest.http_connections_max": "HTTP connections at once",
     "ingest.auto_create": "make a topic from the first batch sent to it",
     "ingest.partition": "the partition of each topic that this process takes rows into",
-    "ingest.streams_max": "calls and streams of all Flight clients at once",
+    "ingest.streams_max": "calls and streams of all Flight clients at once; streams over HTTP",
     "ingest.streams_per_client_max": "the same of one client's address",
     "ingest.idle_seconds_max": "when a Flight stream on which nothing happens is ended",
     "ingest.tls_cert": "the certificate in PEM: Flight and HTTP speak TLS, and commands trust it",

@@ -14,7 +14,6 @@ from calve.ingest.flight.errors import Answering, told
 from calve.ingest.flight.get import Range, RowShape
 from calve.ingest.flight.names import descriptor_of, topic_of
 from calve.ingest.flight.put import PutStream
-from calve.ingest.flight.subscribe import FlightStream
 from calve.ingest.flight.turns import Speaker, Turns
 from calve.protocol import LogRange, problem_of
 from calve.protocol.flight import decode
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from calve.ingest.flight.calls import Call, Calls
+    from calve.ingest.flight.subscribe import FlightStream
     from calve.ingest.intake import Intake
     from calve.topics.topic import Topic
 
@@ -62,6 +62,9 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             return flight.GeneratorStream(found.schema, self._sent(context, found.batches))
 
     def _streamed(self, context: Any, ticket: Any) -> Any:
+        # Whoever only takes rows in need not load what reads tables.
+        from calve.ingest.flight.subscribe import FlightStream
+
         wanted = decode(ticket.ticket, StreamTicket, what="the ticket")
         stream = FlightStream(self._intake, wanted)
         return flight.GeneratorStream(stream.schema, self._rows(context, stream))

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from calve.subscriptions.place import Place
-from calve.subscriptions.start import parse_start
-
 if TYPE_CHECKING:
     from calve.ingest.intake import Intake
     from calve.model import TableName
@@ -46,11 +43,16 @@ def describe(intake: Intake, _: TableName, body: Named) -> Any:
 
 
 def acknowledge(intake: Intake, _: TableName, body: Acknowledged) -> Any:
+    # Whoever only takes rows in need not load what reads tables.
+    from calve.subscriptions.place import Place
+
     place = Place.parse(body.place)
     return {"counts": intake.subscriptions.acknowledge(body.topic, body.subscription, place)}
 
 
 def seek(intake: Intake, _: TableName, body: Moved) -> Any:
+    from calve.subscriptions.start import parse_start
+
     to = parse_start(body.to)
     return intake.subscriptions.seek(body.topic, body.subscription, to).document()
 

@@ -31,6 +31,8 @@ from calve.ingest.http import (
 from calve.ingest.http.document import show_docs, show_openapi
 from calve.ingest.http.headers import PRODUCER, SEQUENCE
 from calve.ingest.http.operation import Answer, Content, Operation, Parameter
+from calve.ingest.http.parameters import TOPIC, header, json_of, query
+from calve.ingest.http.subscription_routes import SUBSCRIPTIONS
 from calve.ingest.http.views import (
     Appended,
     Health,
@@ -50,14 +52,6 @@ from calve.ingest.http.views import (
 from calve.topics.control import Skip
 from calve.topics.lag import PipelineStatus
 
-_NAME: Final = "[a-z](?:[a-z0-9]|_(?=[a-z0-9])){0,62}"
-_TOPIC: Final = Parameter(
-    name="topic",
-    place="path",
-    meaning="`name`, or `tenant.dataset.name`",
-    schema={"type": "string", "pattern": rf"^({_NAME}\.{_NAME}\.{_NAME}|{_NAME})$"},
-    is_required=True,
-)
 _PRODUCER: Final = Parameter(
     name=PRODUCER,
     place="header",
@@ -79,20 +73,6 @@ _ENCODING: Final = Parameter(
 _SENDING: Final = (400, 408, 409, 413, 415, 422, 429)
 
 
-def _query(name: str, meaning: str, **schema: object) -> Parameter:
-    return Parameter(name=name, place="query", meaning=meaning, schema=schema)
-
-
-def _header(name: str, meaning: str, **schema: object) -> Parameter:
-    return Parameter(
-        name=name, place="header", meaning=meaning, schema={"type": "string", **schema}
-    )
-
-
-def _json(form: object) -> tuple[Content, ...]:
-    return (Content(JSON, form),)
-
-
 _ROWS: Final = (
     Operation(
         method="POST",
@@ -102,8 +82,8 @@ _ROWS: Final = (
         tells="All rows or none, at offsets without a gap. The answer comes when they are durable. "
         "A topic that is not there is made from its first rows, if `ingest.auto_create` allows it.",
         parameters=(
-            _TOPIC,
-            _query(
+            TOPIC,
+            query(
                 "on_error",
                 "`dead_letter` sets bad rows aside, as they came, and appends the others",
                 type="string",
@@ -119,7 +99,7 @@ _ROWS: Final = (
             Content(CSV, {"type": "string"}, "id,name\n1,Ada\n"),
             Content(ARROW, {"type": "string", "format": "binary"}),
         ),
-        answers=(Answer(200, "the rows are durable", _json(Appended)),),
+        answers=(Answer(200, "the rows are durable", json_of(Appended)),),
         problems=(*_SENDING, 404, 504),
     ),
     Operation(
@@ -130,15 +110,15 @@ _ROWS: Final = (
         tells="Only what is durable and still in the log; older rows are in the table. Offsets of "
         "rejected rows are passed over.",
         parameters=(
-            _TOPIC,
-            _query(
+            TOPIC,
+            query(
                 "from",
                 "the first offset; without it, the first that the log holds",
                 type="integer",
                 format="int64",
                 minimum=0,
             ),
-            _query(
+            query(
                 "limit",
                 "rows at most; a page of large rows has fewer",
                 type="integer",
@@ -169,10 +149,10 @@ _ROWS: Final = (
         tells="A body of any content type is the payload of one message, and its type is kept. "
         f"As `{messages.SEVERAL}`, it is an array of messages, all of which go in or none.",
         parameters=(
-            _TOPIC,
-            _header(messages.KEY, "the message's key, in UTF-8"),
-            _header(messages.ATTRIBUTES, "its attributes, as a JSON object of texts"),
-            _header(messages.PUBLISH_TIME, "when it was published", format="date-time"),
+            TOPIC,
+            header(messages.KEY, "the message's key, in UTF-8"),
+            header(messages.ATTRIBUTES, "its attributes, as a JSON object of texts"),
+            header(messages.PUBLISH_TIME, "when it was published", format="date-time"),
             _PRODUCER,
             _SEQUENCE,
             _ENCODING,
@@ -181,7 +161,7 @@ _ROWS: Final = (
             Content("*/*", {"type": "string", "format": "binary"}),
             Content(messages.SEVERAL, list[NewMessage]),
         ),
-        answers=(Answer(200, "the messages are durable", _json(Appended)),),
+        answers=(Answer(200, "the messages are durable", json_of(Appended)),),
         problems=(*_SENDING, 404, 504),
     ),
 )
@@ -192,8 +172,8 @@ _TOPICS: Final = (
         path="/v1/topics",
         handler=topics.list_topics,
         summary="List all topics",
-        parameters=(_query("tenant", "those of one tenant only", type="string"),),
-        answers=(Answer(200, "the topics", _json(TopicList)),),
+        parameters=(query("tenant", "those of one tenant only", type="string"),),
+        answers=(Answer(200, "the topics", json_of(TopicList)),),
         problems=(400,),
     ),
     Operation(
@@ -202,10 +182,10 @@ _TOPICS: Final = (
         handler=topics.create_topic,
         summary="Create a topic",
         tells="The same request again finds the topic that it made.",
-        body=_json(NewTopic),
+        body=json_of(NewTopic),
         answers=(
-            Answer(201, "the topic was made", _json(TopicView)),
-            Answer(200, "it was there already, and is the same", _json(TopicView)),
+            Answer(201, "the topic was made", json_of(TopicView)),
+            Answer(200, "it was there already, and is the same", json_of(TopicView)),
         ),
         problems=(400, 404, 408, 409, 413, 422, 429),
     ),
@@ -214,8 +194,8 @@ _TOPICS: Final = (
         path="/v1/topics/{topic}",
         handler=topics.describe_topic,
         summary="Describe a topic",
-        parameters=(_TOPIC,),
-        answers=(Answer(200, "the topic, its offsets and counts", _json(TopicDetails)),),
+        parameters=(TOPIC,),
+        answers=(Answer(200, "the topic, its offsets and counts", json_of(TopicDetails)),),
         problems=(400, 404, 409),
     ),
     Operation(
@@ -223,9 +203,9 @@ _TOPICS: Final = (
         path="/v1/topics/{topic}",
         handler=topics.alter_topic,
         summary="Alter a topic",
-        parameters=(_TOPIC,),
-        body=_json(TopicPatch),
-        answers=(Answer(200, "the topic as it is now", _json(TopicView)),),
+        parameters=(TOPIC,),
+        body=json_of(TopicPatch),
+        answers=(Answer(200, "the topic as it is now", json_of(TopicView)),),
         problems=(400, 404, 408, 409, 413, 422, 429),
     ),
     Operation(
@@ -234,8 +214,8 @@ _TOPICS: Final = (
         handler=topics.delete_topic,
         summary="Delete a topic",
         tells="Its rows in the log go with it; its table, if there is one, stays.",
-        parameters=(_TOPIC,),
-        answers=(Answer(200, "the topic as it was", _json(TopicView)),),
+        parameters=(TOPIC,),
+        answers=(Answer(200, "the topic as it was", json_of(TopicView)),),
         problems=(400, 404, 409),
     ),
     Operation(
@@ -244,8 +224,8 @@ _TOPICS: Final = (
         handler=topics.flush_topic,
         summary="Wait until all acknowledged rows are in the table",
         parameters=(
-            _TOPIC,
-            _query(
+            TOPIC,
+            query(
                 "timeout_ms",
                 "how long to wait",
                 type="integer",
@@ -254,12 +234,12 @@ _TOPICS: Final = (
                 default=topics.FLUSH_MS_DEFAULT,
             ),
         ),
-        answers=(Answer(200, "they are", _json(Offsets)),),
+        answers=(Answer(200, "they are", json_of(Offsets)),),
         problems=(400, 404, 409),
     ),
 )
 
-_PARTITION: Final = _query(
+_PARTITION: Final = query(
     "partition", "of one partition only", type="integer", minimum=0, maximum=PARTITION_MAX
 )
 _DEAD_LETTERS: Final = (
@@ -271,13 +251,13 @@ _DEAD_LETTERS: Final = (
         tells="How many there are, by reason, then the first of them by offset. Everything that "
         "is given must hold.",
         parameters=(
-            _TOPIC,
-            _query("reason", "those with this text in their reason", type="string"),
-            _query("offsets", "such as 5,10-20,300-; the end is not in a range", type="string"),
+            TOPIC,
+            query("reason", "those with this text in their reason", type="string"),
+            query("offsets", "such as 5,10-20,300-; the end is not in a range", type="string"),
             _PARTITION,
-            _query("since", "taken in at this time or later", type="string", format="date-time"),
-            _query("until", "taken in before this time", type="string", format="date-time"),
-            _query(
+            query("since", "taken in at this time or later", type="string", format="date-time"),
+            query("until", "taken in before this time", type="string", format="date-time"),
+            query(
                 "limit",
                 "how many to list",
                 type="integer",
@@ -286,7 +266,7 @@ _DEAD_LETTERS: Final = (
                 default=LIMIT_DEFAULT,
             ),
         ),
-        answers=(Answer(200, "the dead letters", _json(LetterList)),),
+        answers=(Answer(200, "the dead letters", json_of(LetterList)),),
         problems=(400, 409),
     ),
     Operation(
@@ -297,9 +277,9 @@ _DEAD_LETTERS: Final = (
         tells="Each lands once, also if the request is sent again. As many as one commit removes: "
         "unless `is_done`, send the same wish again with the `ends` of the answer. What still does "
         "not fit becomes a dead letter again, at a new offset.",
-        parameters=(_TOPIC,),
-        body=_json(Wish),
-        answers=(Answer(200, "what became of them", _json(Replayed)),),
+        parameters=(TOPIC,),
+        body=json_of(Wish),
+        answers=(Answer(200, "what became of them", json_of(Replayed)),),
         problems=(400, 404, 408, 409, 413, 422, 429, 504),
     ),
     Operation(
@@ -309,9 +289,9 @@ _DEAD_LETTERS: Final = (
         summary="Discard dead letters",
         tells="It is recorded that they were removed on purpose. Unless `is_done`, send the same "
         "wish again with the `ends` of the answer.",
-        parameters=(_TOPIC,),
-        body=_json(Wish),
-        answers=(Answer(200, "how many are gone", _json(Discarded)),),
+        parameters=(TOPIC,),
+        body=json_of(Wish),
+        answers=(Answer(200, "how many are gone", json_of(Discarded)),),
         problems=(400, 404, 408, 409, 413, 422, 429, 504),
     ),
     Operation(
@@ -321,7 +301,7 @@ _DEAD_LETTERS: Final = (
         summary="Show one dead letter",
         tells="As `application/octet-stream`, what was sent, byte for byte.",
         parameters=(
-            _TOPIC,
+            TOPIC,
             Parameter(
                 name="offset",
                 place="path",
@@ -359,8 +339,8 @@ _PIPELINE: Final = (
         summary="How far tables are behind the log",
         tells="Of each topic's partitions, the worst first: what waits, the last commit, the last "
         "error and when the next try is.",
-        parameters=(_query("topic", "this one only", type="string"),),
-        answers=(Answer(200, "the pipeline", _json(PipelineStatus)),),
+        parameters=(query("topic", "this one only", type="string"),),
+        answers=(Answer(200, "the pipeline", json_of(PipelineStatus)),),
         problems=(400, 404),
     ),
     Operation(
@@ -369,8 +349,8 @@ _PIPELINE: Final = (
         handler=pipeline.pause_pipeline,
         summary="Leave a topic alone, or all of them",
         tells="Rows go on being taken in, and wait in the log.",
-        body=_json(PauseOrder),
-        answers=(Answer(200, "it is left alone from the next cycle on", _json(PipelineStatus)),),
+        body=json_of(PauseOrder),
+        answers=(Answer(200, "it is left alone from the next cycle on", json_of(PipelineStatus)),),
         problems=_ORDERS,
     ),
     Operation(
@@ -379,8 +359,8 @@ _PIPELINE: Final = (
         handler=pipeline.resume_pipeline,
         summary="Go on with a topic, or with all of them",
         tells="Without a topic, also with those that were paused alone.",
-        body=_json(PauseOrder),
-        answers=(Answer(200, "it goes on with the next cycle", _json(PipelineStatus)),),
+        body=json_of(PauseOrder),
+        answers=(Answer(200, "it goes on with the next cycle", json_of(PipelineStatus)),),
         problems=_ORDERS,
     ),
     Operation(
@@ -389,8 +369,8 @@ _PIPELINE: Final = (
         handler=pipeline.skip_rows,
         summary="Send rows that do not get into their table to the dead letters",
         tells="Those before the offset `to` that are in no table yet.",
-        body=_json(SkipOrder),
-        answers=(Answer(200, "the order is kept, and followed in the next cycle", _json(Skip)),),
+        body=json_of(SkipOrder),
+        answers=(Answer(200, "the order is kept, and followed in the next cycle", json_of(Skip)),),
         problems=_ORDERS,
     ),
 )
@@ -401,28 +381,28 @@ _SERVICE: Final = (
         path="/v1/status",
         handler=health.show_status,
         summary="How the service is",
-        answers=(Answer(200, "what it works on", _json(Status)),),
+        answers=(Answer(200, "what it works on", json_of(Status)),),
     ),
     Operation(
         method="GET",
         path="/health/live",
         handler=health.show_live,
         summary="Whether the process answers",
-        answers=(Answer(200, "it does", _json(Health)),),
+        answers=(Answer(200, "it does", json_of(Health)),),
     ),
     Operation(
         method="GET",
         path="/health/ready",
         handler=health.show_ready,
         summary="Whether rows are taken in",
-        answers=(Answer(200, "they are", _json(Health)),),
+        answers=(Answer(200, "they are", json_of(Health)),),
     ),
     Operation(
         method="GET",
         path="/openapi.json",
         handler=show_openapi,
         summary="This document",
-        answers=(Answer(200, "OpenAPI 3.1", _json({"type": "object"})),),
+        answers=(Answer(200, "OpenAPI 3.1", json_of({"type": "object"})),),
     ),
     Operation(
         method="GET",
@@ -433,4 +413,4 @@ _SERVICE: Final = (
     ),
 )
 
-OPERATIONS: Final = (*_ROWS, *_TOPICS, *_DEAD_LETTERS, *_PIPELINE, *_SERVICE)
+OPERATIONS: Final = (*_ROWS, *_TOPICS, *SUBSCRIPTIONS, *_DEAD_LETTERS, *_PIPELINE, *_SERVICE)

@@ -18,6 +18,7 @@ from calve.ingest.formats import decompressed
 from calve.ingest.formats.types import TypesCache
 from calve.ingest.http.gate import Gate
 from calve.ingest.http.headers import encoding_of, identity_of
+from calve.ingest.http.streaming import Streams
 from calve.ingest.refusals import as_refusal
 from calve.model import TableName
 
@@ -55,6 +56,7 @@ class Service:
         self.intake = intake
         self.settings = settings
         self.gate = Gate()
+        self.streams = Streams(settings.streams_max)
         self.types = TypesCache()
         self.replaying = asyncio.Lock()
         threads = min(_THREADS_MAX, 2 + (os.cpu_count() or 1))

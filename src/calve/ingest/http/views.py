@@ -194,6 +194,49 @@ class SkipOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
 
 
+class PartitionPlace(Struct, frozen=True, kw_only=True):
+    """Where a subscription is: the offset that comes next, and the end of the partition; null if
+    the topic is gone, or cannot be read now."""
+
+    partition: int
+    position: Count
+    end: Count | None
+
+
+class SubscriptionView(Struct, frozen=True, kw_only=True):
+    """A subscription. `lag` counts the offsets that are not acknowledged."""
+
+    topic: str
+    name: str
+    partitions: list[PartitionPlace]
+    lag: Count | None
+    owner: str | None
+    owned_until: datetime | None
+    created_at: datetime
+
+
+class SubscriptionList(Struct, frozen=True, kw_only=True):
+    subscriptions: list[SubscriptionView]
+
+
+class Acknowledge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The id of an event: everything up to it, in all partitions, is done with."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=10_000)]
+
+
+class Acknowledged(Struct, frozen=True, kw_only=True):
+    """False if the subscription was moved since the event was sent: its rows come again."""
+
+    counts: bool
+
+
+class SeekOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`earliest`, `latest`, an offset, `0:1200,1:800` by partition, or a time."""
+
+    to: Annotated[str, Meta(min_length=1, max_length=10_000)]
+
+
 class TopicProblem(Struct, frozen=True, kw_only=True):
     """A topic that does not go on here, and why."""
 
