@@ -16,11 +16,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from calve import Client
 from calve.errors import NotFound
 from calve.maintenance.verify import verify_topic
 from calve.model import TableName
@@ -28,6 +30,7 @@ from calve.settings import Settings
 from calve.tables.catalog import LakeCatalog
 from tests.conftest import MakeCatalogSettings, MakeSettings
 from tests.faults.killed_pipeline import DRIVER_POINTS, WORKER_POINTS
+from tests.faults.noted_producers import Notes
 from tests.services import ROOT, Up, environment, up, wait_until
 
 PRODUCERS = Path(__file__).with_name("pipeline_producers.py")
@@ -59,6 +62,8 @@ class Place:
     chance: random.Random
     kills: Counter[str] = field(default_factory=Counter)
     driver: subprocess.Popen[str] | None = None
+    # Ids of rows that no producer sends.
+    fresh: Iterator[int] = field(default_factory=lambda: count(1_000_000_000_000))
 
     def start(self, *fate: str) -> subprocess.Popen[str]:
         """A pipeline that works, or one that dies at its point."""
@@ -94,7 +99,10 @@ class Place:
 
     def kill(self, kind: str) -> None:
         if kind in DRIVER_POINTS:
-            dying = self.start(kind, str(self.chance.randint(1, 3)))
+            times = self.chance.randint(1, 3)
+            dying = self.start(kind, str(times))
+            if kind == "table made":
+                self._make_topics(times)
             assert dying.wait(_PATIENCE_SECONDS) == -signal.SIGKILL, self.words()
         elif kind in WORKER_POINTS:
             mark = self.notes.with_name(f"worker-{self.start(kind).pid}")
@@ -106,6 +114,16 @@ class Place:
             self._work_a_while()
             self._kill_now(kind, driver)
         self.kills[kind] += 1
+
+    def _make_topics(self, times: int) -> None:
+        """As many more as need a table; the producers have made all of theirs after a while."""
+        notes = Notes(str(self.notes))
+        with Client(self.service.addresses()["flight"]) as client:
+            for _ in range(times):
+                first = next(self.fresh)
+                topic = f"fresh{first}"
+                client.produce(topic, [{"id": first}]).result()
+                notes.write(topic, first, 1)
 
     def _kill_now(self, kind: str, driver: subprocess.Popen[str]) -> None:
         if kind == "driver":
@@ -212,13 +230,13 @@ def require_once(place: Place) -> None:
             orphans += len(verified.orphans)
             names = [Path(each.path).name for each in verified.orphans]
             assert all(name.startswith("offsets-") for name in names), names
-    count = sum(map(len, acknowledged.values()))
+    total = sum(map(len, acknowledged.values()))
     print(
         f"{place.kills.total()} kills: {dict(place.kills)}\n"
-        f"{count} rows acknowledged, {lost} lost, {doubled} doubled, {orphans} files left over"
+        f"{total} rows acknowledged, {lost} lost, {doubled} doubled, {orphans} files left over"
     )
     assert (lost, doubled, unknown) == (0, 0, 0)
-    assert count > 0
+    assert total > 0
 
 
 def killed(settings: Settings, flags: dict[str, Any], kinds: list[str], seed: int) -> Place:
