@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from calve.clock import Clock
-    from calve.state import State, SubscriptionClaim, SubscriptionName
+    from calve.state import State, SubscriptionName
     from calve.subscriptions.batch import Batch
     from calve.subscriptions.reading import Reading
     from calve.subscriptions.start import Start
@@ -232,13 +232,14 @@ class Subscription:
                 return False
             if not self._ownership.is_taken and not self._ownership.take():
                 return False
-            claim = self._ownership.require()
-            if claim.generation != self._generation:
-                self._place(claim)
+            if self._ownership.require().generation != self._generation:
+                self._place()
             return True
 
-    def _place(self, claim: SubscriptionClaim) -> None:
+    def _place(self) -> None:
         """Go where the subscription is; everything that was handed out before comes to nothing."""
+        self._ownership.renew()  # it may have been moved once more since
+        claim = self._ownership.require()
         kept = self._state.positions(self._name)
         resume, self._resume = self._resume, None
         if resume is not None and resume.generation == claim.generation:
