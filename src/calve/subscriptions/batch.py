@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from calve.errors import InvalidRequest
 from calve.topics.log_rows import OFFSET
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from calve.topics.messages import StreamMessage
+
+PIECE_BYTES: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -45,12 +47,19 @@ class Batch:
         return offset
 
     def pieces(self) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The rows as they lie in memory, and the offset to go on from behind each piece."""
-        pieces = self.rows.to_batches()
+        """The rows in pieces that are small enough to be copied on their way to a client, and the
+        offset to go on from behind each piece."""
+        pieces = list(self._small())
         for number, rows in enumerate(pieces, 1):
             is_last = number == len(pieces)
             last = rows.column(OFFSET)[-1].as_py()
             yield rows, self.next_offset if is_last else last + 1
+
+    def _small(self) -> Iterator[pa.RecordBatch]:
+        for rows in self.rows.to_batches():
+            step = max(1, rows.num_rows * PIECE_BYTES // max(1, rows.nbytes))
+            for start in range(0, rows.num_rows, step):
+                yield rows.slice(start, step)
 
     def since(self, offset: int) -> Batch:
         """What it has from an offset on, which is in it."""

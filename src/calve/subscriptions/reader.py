@@ -78,6 +78,7 @@ class TopicReader:
         self._lock = threading.Lock()
         self._next = 0
         self._cursors: list[Cursor] = []
+        self._left_at: dict[int, int] | None = None  # where it was closed
         self._pool: ThreadPoolExecutor | None = None
         with ExitStack() as closing:
             closing.callback(state.close)
@@ -110,6 +111,8 @@ class TopicReader:
     @property
     def positions(self) -> dict[int, int]:
         """The offset, by partition, that is read next: where another reader would go on."""
+        if self._left_at is not None:
+            return dict(self._left_at)
         return {each.partition: each.position for each in self._cursors}
 
     @property
@@ -178,6 +181,10 @@ class TopicReader:
                 each.drop_plan()
             pool.shutdown(wait=True, cancel_futures=True)
             self._world.close()
+            # They hold each other: what they hold is let go of now, and not some day.
+            self._left_at = self.positions
+            self._cursors = []
+            del self._means
 
     def __iter__(self) -> Iterator[Batch]:
         return self
