@@ -445,22 +445,26 @@ class Busy:
     """Does things again and again in threads until it is told to end."""
 
     def __init__(self) -> None:
-        self.ended = threading.Event()
+        self.ended = threading.Event()  # nothing is done any more
+        self._ending = threading.Event()
         self._with = ThreadPoolExecutor(8)
         self._all: list[Future[None]] = []
 
     def repeat(self, *work: Callable[[], object]) -> None:
         def run() -> None:
-            while not self.ended.is_set():
+            while not self._ending.is_set():
                 for each in work:
                     each()
 
         self._all.append(self._with.submit(run))
 
     def end(self) -> None:
-        self.ended.set()
-        for each in self._all:
-            each.result(30)
+        self._ending.set()
+        try:
+            for each in self._all:
+                each.result(30)
+        finally:
+            self.ended.set()
 
 
 def test_each_row_comes_once_while_everything_else_happens(site: TopicSite) -> None:
