@@ -39,7 +39,8 @@ def disk() -> SimulatedDisk:
 
 @pytest.fixture
 def intake(make_settings: MakeSettings, disk: SimulatedDisk) -> Iterator[Intake]:
-    with Intake(make_settings(), files=disk) as intake:
+    settings = make_settings(ingest__flight_port=0, ingest__http_port=0)
+    with Intake(settings, files=disk) as intake:
         yield intake
 
 
@@ -245,7 +246,7 @@ class UnreadableDisk(SimulatedDisk):
 def test_a_disk_that_cannot_be_read_is_no_defect(make_settings: MakeSettings) -> None:
     disk = UnreadableDisk()
     with (
-        Intake(make_settings(), files=disk) as intake,
+        Intake(make_settings(ingest__http_port=0), files=disk) as intake,
         HttpServer(intake) as server,
         httpx.Client(base_url=server.url, timeout=30) as http,
     ):
