@@ -19,7 +19,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 @pytest.fixture
 def service(make_settings: MakeSettings) -> Iterator[Serving]:
-    with serving(make_settings()) as found:
+    with serving(make_settings(ingest__http_port=0)) as found:
         found.send("events", b'{"id": 1}')
         yield found
 
