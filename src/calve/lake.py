@@ -207,6 +207,8 @@ class Lake:
         follow: bool = True,
         on_overwrite: OnOverwrite = "fail",
         on_expired: OnExpired = "fail",
+        name: str | None = None,
+        lease_seconds: float | None = 900,
     ) -> TableFollower:
         """The rows that others append to a table that no topic feeds, snapshot by snapshot.
 
@@ -214,11 +216,18 @@ class Lake:
         over. A snapshot that changed or removed rows fails it, is left out ("skip"), or has the
         rows of its new files read ("read"); so does a rollback. Falling behind the table's expiry
         fails it too, or is passed over ("skip").
+
+        `expire_snapshots` leaves what it has yet to read for `lease_seconds` after it asked for
+        rows last; with None nothing is left or recorded. One with a `name` is remembered: it
+        begins where the last of that name was. Close it before the lake.
         """
         from calve.subscriptions.follower import TableFollower
+        from calve.subscriptions.holds import FollowerHold
 
+        parsed = TableName.parse(table)
+        hold = FollowerHold.open(self.settings, parsed, name, lease_seconds)
         return TableFollower(
-            TableName.parse(table),
+            parsed,
             start,
             catalog=self.catalog,
             poll_interval_ms=self.settings.reader.poll_interval_ms,
@@ -227,7 +236,14 @@ class Lake:
             follow=follow,
             on_overwrite=on_overwrite,
             on_expired=on_expired,
+            hold=hold,
         )
+
+    def unfollow(self, table: str, name: str) -> None:
+        """Forget a follower with a name: the next one of that name begins anew."""
+        from calve.subscriptions.holds import forget_follower
+
+        forget_follower(self.settings, TableName.parse(table), name)
 
     @cached_property
     def _readers(self) -> Readers:

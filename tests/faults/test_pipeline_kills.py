@@ -277,7 +277,7 @@ def test_acknowledged_rows_are_in_their_tables_once_after_kills(
 ) -> None:
     settings = make_settings(**FLAGS)
     # Every step of the driver has its turn in the long form, and in a process that only seems to die.
-    kinds = [WORKER_POINTS[1], "ingest", "worker", "jvm", "written", "committed"]
+    kinds = [WORKER_POINTS[1], "ingest", "jvm", "committed"]
     require_once(killed(settings, flags_of(settings, FLAGS), kinds, seed=1))
 
 
