@@ -1,7 +1,8 @@
 """Forgetting old snapshots and deleting the files that nobody refers to any more.
 
 A file goes only when the table, read again after the commit, proves that no kept snapshot needs
-it, and if it lies in the table's own places. If deleting is cut short, the files left over belong to nobody, and orphan removal finds them.
+it, and if it lies in the table's own places. If deleting is cut short, the files left over belong
+to nobody, and orphan removal finds them.
 """
 
 from __future__ import annotations
