@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from calve.ingest import Intake, Produced, TopicOffsets
     from calve.ingest.dead_letters.box import DeadLetters
     from calve.query.rows import Rows
+    from calve.query.tail import Tails
     from calve.service.serving import Serving
     from calve.subscriptions import OnRollback, Start, Subscription, TopicReader
     from calve.subscriptions.follower import OnExpired, OnOverwrite, Since, TableFollower
@@ -44,6 +45,7 @@ class Lake:
         self._intake: Intake | None = None
         self._serving: Serving | None = None
         self._pipeline: PipelineControl | None = None
+        self._tails: Tails | None = None
         self._opened = ExitStack()
 
     @property
@@ -69,9 +71,28 @@ class Lake:
             self._connections, TableName.parse(table), batch=batch, retry=retry
         )
 
-    def sql(self, text: str) -> Rows:
-        """Ask in SQL, over all tables of the lake; nothing can be changed by it."""
-        return self.tables.sql(text)
+    def sql(self, text: str, *, fresh: bool = True) -> Rows:
+        """Ask in SQL, over all tables and topics of the lake; nothing can be changed by it.
+
+        A topic has every row that was acknowledged before, each once: those of its table, and
+        those that are still on their way there. Without `fresh`, only what is in the table.
+        """
+        from calve.query.sql import run_sql
+
+        return run_sql(
+            self.catalog,
+            text,
+            spark=self._connections.spark,
+            tails=self._open_tails() if fresh else None,
+        )
+
+    def _open_tails(self) -> Tails:
+        from calve.query.tail import Tails
+
+        with self._lock:
+            if self._tails is None:
+                self._tails = self._opened.enter_context(Tails(self.settings))
+            return self._tails
 
     @property
     def intake(self) -> Intake:
