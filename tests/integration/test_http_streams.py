@@ -12,13 +12,9 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from calve.model import TableName
-from calve.state import SubscriptionName
 from tests.conftest import MakeSettings
 from tests.integration.serving import Serving, serving
-
-PATH = "/v1/topics/orders/subscriptions/billing"
-BILLING = SubscriptionName(TableName.parse("orders"), "billing")
+from tests.integration.streaming import BILLING, PATH, append
 
 
 class Event(NamedTuple):
@@ -42,13 +38,6 @@ def service(make_settings: MakeSettings) -> Iterator[Serving]:
     )
     with serving(settings) as made:
         yield made
-
-
-def append(service: Serving, count: int) -> None:
-    known = service.intake.topics.find(BILLING.topic)
-    start = service.intake.offsets(BILLING.topic).durable if known else 0
-    body = "".join(f'{{"id":{start + n}}}\n' for n in range(count))
-    service.send("orders", body.encode()).raise_for_status()
 
 
 @contextmanager

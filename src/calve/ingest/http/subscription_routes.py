@@ -48,6 +48,7 @@ SUBSCRIPTIONS: Final = (
         method="GET",
         path="/v1/topics/{topic}/stream",
         handler=subscriptions.stream_topic,
+        socket=subscriptions.open_socket,
         summary="Stream the rows of a topic, and those that come",
         tells=_TELLS,
         parameters=(TOPIC, *_STREAMING),
@@ -85,6 +86,7 @@ SUBSCRIPTIONS: Final = (
         method="GET",
         path="/v1/topics/{topic}/subscriptions/{name}/stream",
         handler=subscriptions.stream_subscription,
+        socket=subscriptions.open_socket,
         summary="Stream the rows of a subscription, and those that come",
         tells=f"{_TELLS} A subscription that is new begins at `from`. One consumer at a time has "
         "it; another waits. At least once: what was not acknowledged comes again, unless the "
