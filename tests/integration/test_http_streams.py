@@ -122,8 +122,16 @@ def test_a_subscription_is_moved_and_forgotten(service: Serving) -> None:
     # The place that was before the move is no place to go on from.
     with opened(service, f"{PATH}/stream", headers={"Last-Event-ID": first[0].id}) as stream:
         assert next(stream).offset == 3
+    again = service.client.post(f"{PATH}/reset").json()
+    assert again["partitions"] == [{"partition": 0, "position": 0, "end": 4}]
+    with opened(service, f"{PATH}/stream") as stream:
+        assert offsets(take(stream, 4)) == [0, 1, 2, 3]
+    listed = service.client.get("/v1/subscriptions").json()["subscriptions"]
+    assert [(each["topic"], each["name"]) for each in listed] == [("orders", "billing")]
     assert service.client.delete(PATH).json()["name"] == "billing"
-    assert service.client.get(PATH).status_code == 404
+    for gone in (service.client.get(PATH), service.client.post(f"{PATH}/reset")):
+        assert gone.status_code == 404
+    assert service.client.get("/v1/topics/nothing/subscriptions").status_code == 404
 
 
 def test_one_consumer_at_a_time_has_it_and_one_that_lost_it_is_told(service: Serving) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -306,8 +307,11 @@ def test_sockets_are_counted_with_other_streams_and_make_room_again(service: Ser
 
 def silent(service: Serving) -> socket.socket:
     """A socket that is open, and on which nobody reads or answers."""
-    connection = service.connect()
+    connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(20)
+    place = urlsplit(service.url)
+    connection.connect((place.hostname, place.port))
     upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     connection.sendall(f"GET {STREAM} HTTP/1.1\r\n{upgrade}{KEY}\r\n".encode())
     assert b" 101 " in connection.recv(100)

@@ -77,9 +77,15 @@ class Subscriptions:
         )
 
     def list(self, topic: str | None = None) -> list[SubscriptionStatus]:
-        """All of them, or a topic's, by topic and name."""
+        """All of them, or a topic's, by topic and name.
+
+        Those of a topic that is gone are there too; NotFound if there never was one.
+        """
         with self._state() as state:
-            found = state.subscriptions(TableName.parse(topic) if topic is not None else None)
+            name = TableName.parse(topic) if topic is not None else None
+            found = state.subscriptions(name)
+            if name is not None and not found:
+                TopicRegistry(state).topic(name)
             names = sorted(each.name for each in found)
             ends = {each: self._ends_of(state, each) for each in {name.topic for name in names}}
             return [self._status(state, each, ends[each.topic]) for each in names]

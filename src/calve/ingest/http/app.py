@@ -106,7 +106,7 @@ class App:
                 await socket.send_denial_response(opened)
                 return
             await opened.run()
-        except WebSocketDisconnect:
+        except (WebSocketDisconnect, OSError):  # the client is gone
             return
         except asyncio.CancelledError:
             if not self._service.gate.is_cut:

@@ -6,6 +6,7 @@ import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.datastructures import Headers
 from websockets.http11 import Response
@@ -70,6 +71,12 @@ class BoundedSocket(WebSocketsSansIOProtocol):
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
         self.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
+
+    async def send(self, message: Any) -> None:
+        await self.writable.wait()
+        if self.close_sent:  # by a client that was too slow, or spoke no sense
+            raise ClientDisconnected
+        await super().send(message)
 
     async def run_asgi(self) -> None:
         await super().run_asgi()

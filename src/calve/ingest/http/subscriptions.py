@@ -34,10 +34,12 @@ Piece = TypeVar("Piece")
 _LEASE_SECONDS: Final = 15.0
 
 
+async def list_all_subscriptions(service: Service, request: Request) -> Response:  # noqa: ARG001
+    return await _listed(service, None)
+
+
 async def list_subscriptions(service: Service, request: Request) -> Response:
-    topic = str(topic_name(request))
-    found = await service.in_thread(lambda: service.intake.subscriptions.list(topic))
-    return answer(SubscriptionList(subscriptions=[_view(each) for each in found]))
+    return await _listed(service, str(topic_name(request)))
 
 
 async def describe_subscription(service: Service, request: Request) -> Response:
@@ -82,6 +84,12 @@ async def seek_subscription(service: Service, request: Request) -> Response:
         return service.intake.subscriptions.seek(topic, name, start)
 
     return answer(_view(await service.in_thread(seek)))
+
+
+async def reset_subscription(service: Service, request: Request) -> Response:
+    topic, name = _named(request)
+    found = await service.in_thread(lambda: service.intake.subscriptions.reset(topic, name))
+    return answer(_view(found))
 
 
 async def stream_topic(service: Service, request: Request) -> Response:
@@ -133,6 +141,11 @@ def _opened(service: Service, topic: str, name: str | None, options: dict[str, A
 
     subscriptions = service.intake.subscriptions
     return RowStream(subscriptions, topic, name, lease_seconds=_LEASE_SECONDS, **options)
+
+
+async def _listed(service: Service, topic: str | None) -> Response:
+    found = await service.in_thread(lambda: service.intake.subscriptions.list(topic))
+    return answer(SubscriptionList(subscriptions=[_view(each) for each in found]))
 
 
 def _options(request: HTTPConnection) -> dict[str, Any]:
