@@ -118,4 +118,5 @@ def test_what_cannot_be_done_is_a_problem(
 
 
 def test_a_topic_without_dead_letters_has_none(service: Serving) -> None:
+    service.send("orders", b'{"id":1}').raise_for_status()
     assert listed(service)["count"] == 0

@@ -151,6 +151,23 @@ def test_one_consumer_at_a_time_has_it_and_one_that_lost_it_is_told(service: Ser
         assert acknowledged(service, beyond).status_code == 400
 
 
+def test_whoever_had_it_goes_on_at_once_after_a_service_that_was_killed(service: Serving) -> None:
+    append(service, 3)
+    with opened(service, f"{PATH}/stream") as stream:
+        take(stream, 3)
+    # What a service leaves behind that was killed: a lease that nobody renews.
+    left = service.intake.state.claim_subscription(BILLING, "a killed service", 60)
+    assert left is not None
+    last = f"{left.token}-{left.generation}-0:2"
+    started = time.monotonic()
+    with opened(service, f"{PATH}/stream", headers={"Last-Event-ID": last}) as stream:
+        (found,) = take(stream, 1)
+        assert found.offset == 2
+        assert time.monotonic() - started < 5
+        assert acknowledged(service, found._replace(id=last)).json() == {"counts": True}
+        assert service.client.get(PATH).json()["partitions"][0]["position"] == 2
+
+
 def test_a_subscription_that_is_deleted_ends_its_stream_with_the_reason(service: Serving) -> None:
     append(service, 1)
     with opened(service, f"{PATH}/stream") as stream:

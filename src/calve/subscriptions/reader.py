@@ -293,7 +293,7 @@ class TopicReader(Polled["Batch"]):
             raise InvalidRequest(
                 f"there is no offset {offset} yet: partition {partition} of topic "
                 f"{self._world.topic.name} ends at {end}",
-                hint='start="latest" waits for the rows that come next',
+                hint="`latest` waits for the rows that come next",
                 context={"end": str(end)},
             )
         return offset

@@ -123,7 +123,7 @@ class Subscriptions:
         named = _name(topic, name)
         with self._state() as state:
             if not state.delete_subscription(named):
-                raise unknown(named)
+                raise unknown(state, named)
 
     @contextmanager
     def _state(self) -> Iterator[State]:
@@ -174,7 +174,7 @@ def _is_of_topic(state: State, name: SubscriptionName) -> bool:
 
 def _require(state: State, name: SubscriptionName) -> None:
     if state.subscription(name) is None:
-        raise unknown(name)
+        raise unknown(state, name)
 
 
 def _require_same_topic(state: State, name: SubscriptionName) -> None:
