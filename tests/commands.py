@@ -27,16 +27,22 @@ def run_command(
     capture: pytest.CaptureFixture[str],
 ) -> Run:
     """What the words, the program first, would do in a shell."""
-    monkeypatch.setattr("sys.argv", list(arguments))
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     try:
-        with pytest.raises(SystemExit) as ended:
-            (main.calve if arguments[0] == "calve" else main.iceberg_manager)()
+        code = exit_code(arguments, monkeypatch)
     finally:
         # A program's logs go to the standard error of its time, which a test replaces.
         root.handlers[:] = handlers
         root.setLevel(level)
     captured = capture.readouterr()
     assert "Traceback" not in captured.err
-    return Run(int(ended.value.code or 0), captured.out, captured.err)
+    return Run(code, captured.out, captured.err)
+
+
+def exit_code(arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """With what the program ends; what it prints goes where prints go."""
+    monkeypatch.setattr("sys.argv", list(arguments))
+    with pytest.raises(SystemExit) as ended:
+        (main.calve if arguments[0] == "calve" else main.iceberg_manager)()
+    return int(ended.value.code or 0)

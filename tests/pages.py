@@ -14,6 +14,7 @@ import io
 import logging
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
+
+from tests.commands import exit_code
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = ROOT / "docs"
@@ -36,6 +39,10 @@ _VOLATILE: Final = (
     (re.compile(r"\b[0-9a-f]{16}\b"), "<id>"),
     (re.compile(r"[ \t]+"), " "),
 )
+
+
+# One that a shell has nothing to do for but to split its words.
+_PLAIN_COMMAND: Final = re.compile(r"""calve (?:[^'"|<>&;$*`~\\]|'[^']*'|"[^"$`\\]*")*""")
 
 
 class Block(NamedTuple):
@@ -90,7 +97,7 @@ def follow(
         elif block.language == "python":
             printed = _run_python(block, name_of(page))
         elif block.language == "console":
-            _run_console(block.body, directory)
+            _run_console(block.body, directory, in_shell=page == ROOT / "README.md")
         elif block.language == "output" and printed is not None:
             assert _normal(printed, directory) == _normal(block.body, directory)
 
@@ -128,16 +135,37 @@ def _untouched_logging() -> Iterator[None]:
             logging.getLogger(name).setLevel(logging.NOTSET)
 
 
-def _run_console(text: str, directory: Path) -> None:
+def _run_console(text: str, directory: Path, *, in_shell: bool) -> None:
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, shown = part.replace("\\\n", "").partition("\n")
-        run = subprocess.run(
-            ["bash", "-c", f"exec 2>&1; {command}"],
-            cwd=directory, stdout=subprocess.PIPE, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert run.returncode == 0, f"{command}\n{run.stdout}"
+        is_plain = not in_shell and _PLAIN_COMMAND.fullmatch(command)
+        run = _run_here if is_plain else _run_in_shell
+        code, printed = run(command, directory)
+        assert code == 0, f"{command}\n{printed}"
         if shown.strip():
-            assert _normal(run.stdout, directory) == _normal(shown, directory), command
+            assert _normal(printed, directory) == _normal(shown, directory), command
+
+
+def _run_in_shell(command: str, directory: Path) -> tuple[int, str]:
+    run = subprocess.run(
+        ["bash", "-c", f"exec 2>&1; {command}"],
+        cwd=directory, stdout=subprocess.PIPE, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    return run.returncode, run.stdout
+
+
+def _run_here(command: str, _: Path) -> tuple[int, str]:
+    """The same in this process, which is in the directory and costs no start of Python."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    with (
+        _untouched_logging(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        code = exit_code(shlex.split(command), patch)
+    out.seek(0)
+    return code, out.read()
 
 
 def _normal(text: str, directory: Path) -> list[str]:

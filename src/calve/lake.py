@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from calve.ingest import Intake, Produced, TopicOffsets
     from calve.ingest.dead_letters.box import DeadLetters
     from calve.query.rows import Rows
+    from calve.query.tail import Tails
     from calve.service.serving import Serving
     from calve.subscriptions import OnRollback, Start, Subscription, TopicReader
     from calve.subscriptions.follower import OnExpired, OnOverwrite, Since, TableFollower
@@ -44,6 +45,7 @@ class Lake:
         self._intake: Intake | None = None
         self._serving: Serving | None = None
         self._pipeline: PipelineControl | None = None
+        self._tails: Tails | None = None
         self._opened = ExitStack()
 
     @property
@@ -69,9 +71,28 @@ class Lake:
             self._connections, TableName.parse(table), batch=batch, retry=retry
         )
 
-    def sql(self, text: str) -> Rows:
-        """Ask in SQL, over all tables of the lake; nothing can be changed by it."""
-        return self.tables.sql(text)
+    def sql(self, text: str, *, fresh: bool = True) -> Rows:
+        """Ask in SQL, over all tables and topics of the lake; nothing can be changed by it.
+
+        A topic has every row that was acknowledged before, each once: those of its table, and
+        those that are still on their way there. Without `fresh`, only what is in the table.
+        """
+        from calve.query.sql import run_sql
+
+        return run_sql(
+            self.catalog,
+            text,
+            spark=self._connections.spark,
+            tails=self._open_tails() if fresh else None,
+        )
+
+    def _open_tails(self) -> Tails:
+        from calve.query.tail import Tails
+
+        with self._lock:
+            if self._tails is None:
+                self._tails = self._opened.enter_context(Tails(self.settings))
+            return self._tails
 
     @property
     def intake(self) -> Intake:
@@ -186,6 +207,8 @@ class Lake:
         follow: bool = True,
         on_overwrite: OnOverwrite = "fail",
         on_expired: OnExpired = "fail",
+        name: str | None = None,
+        lease_seconds: float | None = 900,
     ) -> TableFollower:
         """The rows that others append to a table that no topic feeds, snapshot by snapshot.
 
@@ -193,11 +216,18 @@ class Lake:
         over. A snapshot that changed or removed rows fails it, is left out ("skip"), or has the
         rows of its new files read ("read"); so does a rollback. Falling behind the table's expiry
         fails it too, or is passed over ("skip").
+
+        `expire_snapshots` leaves what it has yet to read for `lease_seconds` after it asked for
+        rows last; with None nothing is left or recorded. One with a `name` is remembered: it
+        begins where the last of that name was. Close it before the lake.
         """
         from calve.subscriptions.follower import TableFollower
+        from calve.subscriptions.holds import FollowerHold
 
+        parsed = TableName.parse(table)
+        hold = FollowerHold.open(self.settings, parsed, name, lease_seconds)
         return TableFollower(
-            TableName.parse(table),
+            parsed,
             start,
             catalog=self.catalog,
             poll_interval_ms=self.settings.reader.poll_interval_ms,
@@ -206,7 +236,14 @@ class Lake:
             follow=follow,
             on_overwrite=on_overwrite,
             on_expired=on_expired,
+            hold=hold,
         )
+
+    def unfollow(self, table: str, name: str) -> None:
+        """Forget a follower with a name: the next one of that name begins anew."""
+        from calve.subscriptions.holds import forget_follower
+
+        forget_follower(self.settings, TableName.parse(table), name)
 
     @cached_property
     def _readers(self) -> Readers:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
@@ -308,19 +309,21 @@ class IcebergManager:
         return self._change(table, go_back)
 
     def expire_snapshots(
-        self, table: str, older_than_days: float, *, dry_run: bool = False
+        self, table: str, older_than_days: float, *, dry_run: bool = False, force: bool = False
     ) -> Expiry:
         """Forget old snapshots and delete the files that only they needed.
 
-        What a branch or a tag leads to is kept.
+        Not what a branch or a tag leads to, nor without `force` what live followers will read.
         """
+        from calve.subscriptions.holds import held_by_followers
+
         before = datetime.now(UTC) - expiry.age_of(older_than_days)
         if not dry_run:
             # Of what an expired snapshot took out, nobody could tell any more.
             self._record_removals(table)
-        return self._change(
-            table, lambda loaded: expiry.expire_snapshots(loaded, before, dry_run=dry_run)
-        )
+        held = expiry.nothing_held if force else held_by_followers(self._lake.settings, table)
+        work = partial(expiry.expire_snapshots, older_than=before, holding=held, dry_run=dry_run)
+        return self._change(table, work)
 
     def plan_scan(self, table: str, from_snapshot_id: int, to_snapshot_id: int) -> ScanPlan:
         """The data files that came and went between two snapshots."""
@@ -460,11 +463,7 @@ class IcebergManager:
         return f"IcebergManager({str(self._lake.settings.data)!r})"
 
     def _read(
-        self,
-        view: TableView,
-        where: str | None,
-        columns: Sequence[str] | None,
-        limit: int | None,
+        self, view: TableView, where: str | None, columns: Sequence[str] | None, limit: int | None
     ) -> Rows:
         from calve.query.scan import read_view
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -253,19 +254,24 @@ def test_a_follower_is_alive_for_as_long_as_it_said(state: State) -> None:
     state.follow(ORDERS, "short", 7, 1)
     state.follow(ORDERS, "long", 5, 60)
     state.follow(TableName.parse("orders"), "elsewhere", 9, 60)
-    assert {each.name: each.snapshot_id for each in state.live_followers(ORDERS)} == {
+    state.follow(ORDERS, "new", None, 60)
+    assert {each.name: each.snapshot_id for each in state.followers(ORDERS)} == {
         "short": 7,
         "long": 5,
+        "new": None,
     }
+    long = state.follower(ORDERS, "long")
+    assert long is not None
+    assert long.until is not None
+    assert timedelta(seconds=59) < long.until - long.at <= timedelta(seconds=61)
     deadline = time.monotonic() + 10
-    while len(state.live_followers(ORDERS)) > 1:
+    while (short := state.follower(ORDERS, "short")) is None or short.until is not None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    gone = state.follower(ORDERS, "short")
-    assert gone is not None
-    assert gone.snapshot_id == 7
+    assert short.snapshot_id == 7
+    assert [each.name for each in state.followers(ORDERS) if each.until] == ["long", "new"]
     state.unfollow(ORDERS, "long")
-    assert state.live_followers(ORDERS) == []
+    assert [each.name for each in state.followers(ORDERS)] == ["new", "short"]
     assert state.follower(ORDERS, "long") is None
 
 

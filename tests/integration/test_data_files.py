@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import AlwaysTrue
@@ -187,6 +188,47 @@ def test_files_are_sorted_and_say_so(lake: Lake, small_pieces: None) -> None:
         assert file.sort_order_id == table.sort_order().order_id
         found = pq.read_table(local(file)).to_pylist()
         assert found == sorted(found, key=place)
+
+
+@pytest.mark.parametrize("target", [512 * 1024**2, 128 * 1024])
+@pytest.mark.parametrize("sort_by", ["a name desc nulls last", "truncate(2, a name)", "at"])
+def test_sorted_text_that_repeats_is_written_as_it_came(
+    lake: Lake, target: int, sort_by: str
+) -> None:
+    columns = {"a name": "string", "at": "long", "note": "string", "own": "string"}
+    properties = {"write.target-file-size-bytes": str(target)}
+    table = make(lake, columns, sort_by=[sort_by], properties=properties)
+    count = 80_000
+    random = np.random.default_rng(0)
+    names = pa.array([f"näme{n}" for n in range(3_000)] + [None, ""])
+    rows = pa.table(
+        {
+            "a name": names.take(pa.array(random.integers(0, len(names), count))),
+            "at": random.permutation(count),
+            "note": pa.array(["x" * 200, None]).take(pa.array(np.arange(count) % 2)),
+            "own": [f"{n:x}" for n in range(count)],
+        }
+    )
+    with DataFileWriter(table, operation_id="x") as writer:
+        writer.write(rows)
+        files = writer.finish()
+    assert (len(files) > 3) is (target < 1024**2)
+    found = []
+    for file in files:
+        read = pq.ParquetFile(local(file)).read()
+        assert set(read.schema.types) == {pa.string(), pa.int64()}
+        read = read.rename_columns(list(columns))
+        found.append(read)
+        field_id = table.schema().find_field("a name").field_id
+        bounds = pc.min_max(read.column("a name")).as_py()
+        assert file.lower_bounds[field_id] == bounds["min"].encode()
+        assert file.null_value_counts[field_id] == read.column("a name").null_count
+        kept = pq.ParquetFile(local(file)).metadata.row_group(0).column(0)
+        assert "RLE_DICTIONARY" in kept.encodings
+        different = pc.count_distinct(read.column("a name").slice(0, kept.num_values)).as_py()
+        assert kept.data_page_offset - kept.dictionary_page_offset <= different * 16 + 100
+    assert sum(each.num_rows for each in found) == count
+    assert pa.concat_tables(found).sort_by("at").equals(rows.sort_by("at").cast(found[0].schema))
 
 
 def test_every_type_comes_back_as_it_was(lake: Lake) -> None:

@@ -22,7 +22,7 @@ from tests.contract.backends import Backend, Servers, backend
 APPENDER = Path(__file__).with_name("appender.py")
 PAIRS = ["sqlite × local", "postgres × local", "postgres × s3", "rest × local", "rest × s3"]
 PROCESSES = 4
-APPENDS = 25
+APPENDS = 10
 
 
 @pytest.fixture(params=PAIRS)

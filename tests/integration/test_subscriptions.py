@@ -7,6 +7,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import pytest
@@ -14,6 +16,8 @@ import pytest
 from calve.errors import Conflict, Fenced, InvalidRequest, NotFound, Unavailable
 from calve.state import SubscriptionName
 from calve.subscriptions import Batch
+from calve.subscriptions.register import Subscriptions
+from calve.subscriptions.served import ServedSubscriptions
 from tests.conftest import QUICK_RETRIES, MakeSettings
 from tests.fakes.topic_site import TopicSite, batch_offsets, topic_site
 
@@ -366,3 +370,69 @@ def test_what_was_not_handed_out_cannot_be_acknowledged(site: TopicSite) -> None
         site.subscribe(lease_seconds=0)
     assert billing.poll() is None
     assert billing.is_done
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_rollback_is_told_though_rows_were_asked_for_again(
+    make_settings: MakeSettings, is_shared: bool
+) -> None:
+    """Of rows that were acknowledged: what is asked for again has not been passed."""
+    flags = {**FLAGS, "reader__poll_interval_ms": 500}
+    with topic_site(make_settings(**flags)) as site, ExitStack() as opened:
+        for _ in range(2):
+            site.append(5)
+            site.commit()
+        first = site.lake.tables.list_snapshots("orders")[0]
+        register: Subscriptions = site.lake.subscriptions
+        if is_shared:
+            served = ServedSubscriptions(site.settings, lambda: site.lake.catalog)
+            opened.callback(served.close)
+            register = served
+        with register.open("orders", "billing") as subscription:
+            done = 0
+            while done < 10:
+                batch = next(subscription)
+                assert subscription.ack(batch)
+                done = batch.next_offset
+            site.append(2)
+            batch = next(subscription)
+            site.lake.tables.rollback("orders", first.id)
+            subscription.nack(batch)
+            deadline = time.monotonic() + 10
+            with pytest.raises(Conflict, match="from offset 5 on"):
+                while time.monotonic() < deadline:
+                    subscription.poll(0.1)
+
+
+def test_a_seek_that_meets_a_rollback_moves_nothing(site: TopicSite) -> None:
+    for _ in range(2):
+        site.append(5)
+        site.commit()
+    first = site.lake.tables.list_snapshots("orders")[0]
+    with site.subscribe() as subscription:
+        found = [next(subscription), next(subscription)]
+        assert subscription.ack(found[0])
+        site.lake.tables.rollback("orders", first.id)
+        time.sleep(0.06)
+        for _ in range(2):
+            with pytest.raises(Conflict, match="from offset 5 on"):
+                subscription.poll(1)
+        assert site.state.positions(name_of(site)) == {0: 5}
+        site.append(1)
+        subscription.seek({0: 2})
+        assert site.state.positions(name_of(site)) == {0: 2}
+        assert [batch_offsets(next(subscription)) for _ in range(2)] == [[2, 3, 4], [10]]
+
+
+def test_rows_that_another_thread_asks_for_again_are_not_left_out(site: TopicSite) -> None:
+    site.append(5)
+    with site.subscribe() as subscription:
+        batch = next(subscription)
+        waiting = ThreadPoolExecutor(1)
+        for _ in range(20):
+            coming = waiting.submit(next, subscription)
+            time.sleep(0.005)
+            subscription.nack(batch)
+            batch = coming.result(10)
+            assert batch.first_offset == 0
+        waiting.shutdown()

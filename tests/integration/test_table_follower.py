@@ -115,7 +115,7 @@ def test_who_falls_behind_the_expiry_is_told(lake: Lake) -> None:
         lake.follow("users", begin) as follower,
         lake.follow("users", begin, on_expired="skip") as skipping,
     ):
-        lake.tables.expire_snapshots("users", 0)
+        lake.tables.expire_snapshots("users", 0, force=True)
         with pytest.raises(Conflict, match="has expired") as caught:
             follower.poll(1)
         assert caught.value.context["snapshot"] == str(begin)

@@ -533,3 +533,24 @@ def test_a_log_elsewhere_is_read_through_its_service(
             two.trim(1)
             two.append(1, partition=1)
             assert offsets_of([next(reader), next(reader)]) == {1: [5, 6, 7, 8, 9, 10, 11]}
+
+
+def test_a_rollback_that_a_seek_meets_is_told_before_anything_moves(
+    make_settings: MakeSettings,
+) -> None:
+    flags = {**FLAGS, "reader__poll_interval_ms": 60_000}
+    with topic_site(make_settings(**flags)) as site:
+        for _ in range(3):
+            site.append(5)
+            site.commit()
+        first, second, _ = site.lake.tables.list_snapshots("orders")
+        with site.read() as reader:
+            assert offsets_of(next(reader) for _ in range(2)) == {0: list(range(15))}
+            for back, lowest in ((second, 10), (first, 5)):
+                site.lake.tables.rollback("orders", back.id)
+                with pytest.raises(Conflict, match=f"from offset {lowest} .* come to 15"):
+                    reader.seek({0: 12})
+                assert reader.positions == {0: 15}
+            reader.seek({0: 3})
+            site.append(2)
+            assert offsets_of(next(reader) for _ in range(2)) == {0: [3, 4, 15, 16]}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,39 +14,37 @@ import pytest
 
 from calve.errors import Corruption
 from calve.wal import Log, LogOptions, Rejected
+from tests.commands import Run, run_command
 from tests.fakes.oracle import TOPIC, rows
 
-ROOT = Path(__file__).parents[2]
+OPTIONS = LogOptions(free_bytes_min=0)
 
 
 class Lake:
     """A lake's directory and the command line over it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self.path = path
+        self._monkeypatch = monkeypatch
+        self._capture = capture
 
     @property
     def log(self) -> Path:
         return self.path / "_calve" / "wal"
 
     def open(self) -> Log:
-        return Log(self.log, LogOptions(free_bytes_min=0), background=False)
+        return Log(self.log, OPTIONS, background=False)
 
-    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from calve.cli.main import calve; calve()", "wal"]
-        result = subprocess.run(
-            [*command, *arguments, "--data", str(self.path)],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        assert result.returncode == code, result.stderr
+    def run(self, *arguments: str, code: int = 0) -> Run:
+        words = ["calve", "wal", *arguments, "--data", str(self.path)]
+        result = run_command(words, self._monkeypatch, self._capture)
+        assert result.code == code, result.err
         return result
 
     def json(self, *arguments: str, code: int = 0) -> Any:
-        return json.loads(self.run(*arguments, "--json", code=code).stdout)
+        return json.loads(self.run(*arguments, "--json", code=code).out)
 
     def damage(self, position: int) -> None:
         path = self.log / "00000000000000000001.seg"
@@ -56,8 +54,16 @@ class Lake:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    lake = Lake(tmp_path)
+def no_lake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Lake:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    return Lake(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def lake(no_lake: Lake) -> Lake:
+    lake = no_lake
     with lake.open() as log:
         stream = log.create_stream(TOPIC)
         log.append(stream, [rows(0, 3), [Rejected(b"{", "application/json", "cut")]])
@@ -66,7 +72,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def test_inspect_shows_topics_and_segments(lake: Lake) -> None:
-    shown = lake.run("inspect").stdout
+    shown = lake.run("inspect").out
     assert "orders" in shown
     assert "00000000000000000001.seg" in shown
     found = lake.json("inspect")
@@ -90,7 +96,7 @@ def test_inspect_names_damage_inside_of_a_segment(lake: Lake) -> None:
 
 def test_verify_is_content_with_a_whole_log(lake: Lake) -> None:
     assert lake.json("verify")["is_whole"]
-    assert "whole" in lake.run("verify").stderr
+    assert "whole" in lake.run("verify").err
     with lake.open() as log:
         log.append(log.stream(TOPIC), rows(1))
         assert lake.json("verify")["is_whole"]
@@ -108,14 +114,14 @@ def test_verify_ends_with_7_and_names_the_offsets(lake: Lake) -> None:
         {"topic": "orders", "partition": 0, "name": "orders/0", "first": 0, "end": 3}
     ]
     result = lake.run("verify", code=7)
-    assert "orders/0:0..3" in result.stdout
-    assert "calve wal repair --accept-loss orders/0:0..3" in result.stderr
+    assert "orders/0:0..3" in result.out
+    assert "calve wal repair --accept-loss orders/0:0..3" in result.err
 
 
 def test_dump_prints_rows_rejected_ones_and_holes(lake: Lake) -> None:
     with lake.open() as log:
         log.record_hole(log.stream(TOPIC), 5, 6)
-    lines = lake.run("dump", "orders", "--from", "2", "--json").stdout.splitlines()
+    lines = lake.run("dump", "orders", "--from", "2", "--json").out.splitlines()
     found = [json.loads(line) for line in lines]
     assert [(row["offset"], row["kind"]) for row in found] == [
         (2, "rows"),
@@ -125,8 +131,8 @@ def test_dump_prints_rows_rejected_ones_and_holes(lake: Lake) -> None:
     ]
     assert found[0]["value"] == {"id": 2, "text": "row 2"}
     assert found[1]["value"]["reason"] == "cut"
-    assert "row 1" in lake.run("dump", "orders", "--limit", "2").stdout
-    assert lake.run("dump", "nothing", code=4).stderr.startswith("error: ")
+    assert "row 1" in lake.run("dump", "orders", "--limit", "2").out
+    assert lake.run("dump", "nothing", code=4).err.startswith("error: ")
 
 
 def test_repair_asks_and_gives_up_only_what_is_accepted(lake: Lake) -> None:
@@ -136,12 +142,12 @@ def test_repair_asks_and_gives_up_only_what_is_accepted(lake: Lake) -> None:
     planned = lake.json("repair", "orders", "--accept-loss", "0..3", "--dry-run")
     assert len(planned["rewritten"]) == 1
     asked = lake.run("repair", "orders", "--accept-loss", "0..3", code=2)
-    assert "Say --yes, as there is nobody to ask" in asked.stderr
+    assert "Say --yes, as there is nobody to ask" in asked.err
     lake.json("verify", code=7)
     report = lake.json("repair", "orders", "--accept-loss", "0..3", "--yes")
     assert Path(report["kept_aside"][0]).exists()
     assert lake.json("verify")["is_whole"]
-    lines = lake.run("dump", "orders", "--json").stdout.splitlines()
+    lines = lake.run("dump", "orders", "--json").out.splitlines()
     assert [json.loads(line)["kind"] for line in lines] == [*["hole"] * 3, "rejected", "rows"]
 
 
@@ -152,22 +158,22 @@ def test_repair_records_offsets_that_an_older_log_does_not_have(lake: Lake) -> N
         assert log.append(log.stream(TOPIC), rows(9)).first == 9
 
 
-def test_a_segment_of_another_log_is_named_and_can_be_given_up(lake: Lake, tmp_path: Path) -> None:
-    other = Lake(tmp_path / "other")
-    for one in (lake, other):
-        with one.open() as log:
+def test_a_segment_of_another_log_is_named_and_can_be_given_up(lake: Lake) -> None:
+    other = lake.path / "other"
+    for path in (lake.log, other):
+        with Log(path, OPTIONS, background=False) as log:
             stream = log.stream(TOPIC) if log.streams else log.create_stream(TOPIC)
             log.append(stream, rows(6))
             log.rotate()
             log.append(stream, rows(7))
     name = "00000000000000000001.seg"
-    (lake.log / name).write_bytes((other.log / name).read_bytes())
-    assert "it is segment 1 of log" in lake.run("inspect").stdout
-    assert "orders/0:0..6" in lake.run("verify", code=7).stdout
-    assert "does not belong here" in lake.run("dump", "orders", code=5).stderr
+    (lake.log / name).write_bytes((other / name).read_bytes())
+    assert "it is segment 1 of log" in lake.run("inspect").out
+    assert "orders/0:0..6" in lake.run("verify", code=7).out
+    assert "does not belong here" in lake.run("dump", "orders", code=5).err
     lake.run("repair", "--accept-loss", "orders/0:0..6", "--yes")
     assert lake.json("verify")["is_whole"]
-    lines = lake.run("dump", "orders", "--json").stdout.splitlines()
+    lines = lake.run("dump", "orders", "--json").out.splitlines()
     assert [json.loads(line)["kind"] for line in lines] == [*["hole"] * 6, "rows"]
 
 
@@ -177,8 +183,8 @@ def test_verify_says_when_nobody_knows_what_is_lost(lake: Lake) -> None:
     (lake.log / "00000000000000000002.seg").unlink()
     assert not lake.json("verify", code=7)["damages"][0]["is_loss_known"]
     result = lake.run("verify", code=7)
-    assert "what else is not known" in result.stdout
-    assert "calve wal repair --accept-unknown" in result.stderr
+    assert "what else is not known" in result.out
+    assert "calve wal repair --accept-unknown" in result.err
     lake.run("repair", "--accept-unknown", "--yes")
     with lake.open() as log:
         assert log.append(log.stream(TOPIC), rows(9)).first == 5
@@ -194,26 +200,26 @@ def test_repair_writes_lost_files_again(lake: Lake) -> None:
         assert log.append(log.stream(TOPIC), rows(9)).first == 5
 
 
-def test_a_lake_without_a_log_is_not_found(tmp_path: Path) -> None:
+def test_a_lake_without_a_log_is_not_found(no_lake: Lake) -> None:
     for command in (["inspect"], ["verify"], ["repair"], ["dump", "orders"]):
-        told = Lake(tmp_path).run(*command, code=4).stderr
+        told = no_lake.run(*command, code=4).err
         assert "holds no log" in told
         assert "hint: --data" in told
 
 
 def test_dump_says_what_there_is_instead(lake: Lake) -> None:
-    assert "hint: it has orders/0" in lake.run("dump", "oders", code=4).stderr
-    assert "hint: it has orders/0" in lake.run("dump", "orders", "--partition", "3", code=4).stderr
+    assert "hint: it has orders/0" in lake.run("dump", "oders", code=4).err
+    assert "hint: it has orders/0" in lake.run("dump", "orders", "--partition", "3", code=4).err
     beyond = lake.run("dump", "orders", "--from", "99")
-    assert "orders/0 ends at offset 5" in beyond.stderr
+    assert "orders/0 ends at offset 5" in beyond.err
     lake.run("dump", "orders", "--limit", "-1", code=2)
 
 
 def test_a_repair_that_is_half_said_is_refused(lake: Lake) -> None:
     """Never the offsets of another partition than was meant."""
     loss = "--accept-loss=orders/x:5..9"
-    assert "names no partition" in lake.run("repair", loss, "--yes", code=3).stderr
-    assert "--accept-loss" in lake.run("repair", "orders", code=2).stderr
+    assert "names no partition" in lake.run("repair", loss, "--yes", code=3).err
+    assert "--accept-loss" in lake.run("repair", "orders", code=2).err
 
 
 def test_dump_into_a_pipe_that_closes_ends_quietly(lake: Lake) -> None:
@@ -228,7 +234,7 @@ def test_dump_into_a_pipe_that_closes_ends_quietly(lake: Lake) -> None:
 
 @pytest.mark.parametrize("text", ["5", "5..5", "9..5", "a..b", "..", "-1..5"])
 def test_a_range_that_is_none_is_refused(lake: Lake, text: str) -> None:
-    assert "range" in lake.run("repair", "orders", f"--accept-loss={text}", code=3).stderr
+    assert "range" in lake.run("repair", "orders", f"--accept-loss={text}", code=3).err
 
 
 def test_a_lost_segment_ends_every_look_at_its_rows_with_7(lake: Lake) -> None:
@@ -238,8 +244,8 @@ def test_a_lost_segment_ends_every_look_at_its_rows_with_7(lake: Lake) -> None:
     (lake.log / "00000000000000000001.seg").unlink()
     (damage,) = lake.json("verify", code=7)["damages"]
     assert damage["reason"] == "the file is missing"
-    assert "orders/0:0..5" in lake.run("verify", code=7).stdout
-    assert "is missing" in lake.run("dump", "orders", code=7).stderr
+    assert "orders/0:0..5" in lake.run("verify", code=7).out
+    assert "is missing" in lake.run("dump", "orders", code=7).err
     with pytest.raises(Corruption, match="is missing"):
         lake.open()
     lake.run("repair", "--accept-loss", "orders/0:0..5", "--yes")
@@ -278,6 +284,6 @@ def test_what_the_disk_refuses_says_what_to_do(
     path = lake.log / "00000000000000000001.seg"
     path.unlink()
     path.mkdir()
-    message, hint = lake.run(*command, code=6).stderr.splitlines()
+    message, hint = lake.run(*command, code=6).err.splitlines()
     assert message.startswith(f"error: the log in {lake.log} cannot be {purpose}: [Errno ")
     assert hint == "hint: look at the disk and the directory's permissions, then try again"

@@ -85,20 +85,33 @@ def query(
 
 @click.command()
 @click.argument("text", metavar="SQL")
+@click.option(
+    "--fresh/--committed",
+    default=True,
+    show_default=True,
+    help="Every acknowledged row of a topic, or only those that are in its table.",
+)
 @_FORMAT
 @_OUTPUT
 @common_options
-def sql(call: Call, text: str, output_format: str | None, output: str | None) -> None:
-    """Ask in SQL, over all tables of the lake; nothing can be changed by it.
+def sql(
+    call: Call, text: str, *, fresh: bool, output_format: str | None, output: str | None
+) -> None:
+    """Ask in SQL, over all tables and topics of the lake; nothing can be changed by it.
 
     \b
     Example: calve sql "select country, count(*) from users group by country"
     Example: calve sql "select * from users AT (VERSION => 12345)" --json
     """
-    with opened(call) as manager:
-        rows = manager.sql(text)
+    from calve.lake import Lake
+
+    with Lake(call.settings(), create=False) as lake:
+        rows = lake.sql(text, fresh=fresh)
         for each in rows.times:
             say(each)
+        for as_of in rows.as_of:
+            if as_of.durable:
+                say(str(as_of))
         _write(call, rows, output_format, output)
 
 

@@ -74,25 +74,27 @@ def rollback(
 @click.option(
     "--days", type=click.FloatRange(min=0), metavar="N", required=True, help="Keep the last N days."
 )
+@click.option("--force", is_flag=True, help="Also what followers of the table have yet to read.")
 @destroying
 @common_options
-def expire(call: Call, table: str, *, days: float, dry_run: bool, yes: bool) -> None:
+def expire(call: Call, table: str, *, days: float, force: bool, dry_run: bool, yes: bool) -> None:
     """Forget old snapshots, and delete the files that only they needed.
 
-    What a branch or a tag leads to is kept. A script need not say --yes: the days say enough.
+    What a branch or a tag leads to is kept, and what somebody who follows the table has yet to
+    read. A script need not say --yes: the days say enough.
 
     \b
     Example: calve table expire-snapshots users --days 30
     """
     with opened(call) as manager:
         if not dry_run and not yes and sys.stdin.isatty():
-            would = manager.expire_snapshots(table, days, dry_run=True)
+            would = manager.expire_snapshots(table, days, dry_run=True, force=force)
             confirm(
                 f"Forget {len(would.snapshot_ids):,} snapshots and delete "
                 f"{len(would.files):,} files?",
                 yes=False,
             )
-        expired = manager.expire_snapshots(table, days, dry_run=dry_run)
+        expired = manager.expire_snapshots(table, days, dry_run=dry_run, force=force)
     if call.as_json:
         print_json(expired)
         return
@@ -103,6 +105,11 @@ def expire(call: Call, table: str, *, days: float, dry_run: bool, yes: bool) -> 
         f"{len(expired.snapshot_ids):,} snapshots {would_be}forgotten, "
         f"{len(expired.files):,} files {would_be}deleted"
     )
+    for kept in expired.kept:
+        say(
+            f"{len(kept.snapshot_ids):,} snapshots kept for follower {kept.follower} until "
+            f"{kept.until:%Y-%m-%d %H:%M:%S} UTC"
+        )
 
 
 @click.command()

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 _LOOK: Final = """\
-`calve sql "select * from events"` shows them once they are in their table, `calve status` how far
-that is.
+`calve sql "select * from events"` shows them at once, `calve status` how far they are on the way to
+their table.
 """
 _ROLES: Final[tuple[RoleName, ...]] = ("ingest", "pipeline")
 

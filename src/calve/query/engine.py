@@ -142,9 +142,17 @@ class Confined:
     def __init__(self, idle: Idle, key: object, connection: duckdb.DuckDBPyConnection) -> None:
         self._idle = idle
         self._key = key
+        self._named: list[str] = []
         self.connection = connection
 
+    def name(self, name: str, rows: object) -> None:
+        """Have DuckDB know Arrow rows by a name, until it is released."""
+        self.connection.register(name, rows)
+        self._named.append(name)
+
     def release(self) -> None:
+        for name in self._named:
+            self.connection.unregister(name)
         self._idle.give(self._key, self.connection)
 
 

@@ -6,10 +6,11 @@ through the rows once and keep none. Asked again, the same snapshot is read agai
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import importlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import ModuleType
@@ -31,6 +32,31 @@ _SHOWN_WIDTH_MAX: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
+class AsOf:
+    """The state of a table that an answer is of.
+
+    For a topic's, by partition: `committed` is the offset up to which that snapshot has its rows,
+    and `durable` the one up to which the answer has them, from the log.
+    """
+
+    table: str
+    snapshot_id: int | None
+    committed: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    durable: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        snapshot = "no snapshot yet" if self.snapshot_id is None else f"snapshot {self.snapshot_id}"
+        if not self.durable:
+            return f"{self.table}: {snapshot}"
+        ends = ", ".join(
+            f"offset {end:,}" if len(self.durable) == 1 else f"offset {end:,} of partition {number}"
+            for number, end in self.durable.items()
+        )
+        newer = sum(end - self.committed[number] for number, end in self.durable.items())
+        return f"{self.table}: {snapshot} and {newer:,} newer in the log, up to {ends}"
+
+
+@dataclass(frozen=True, slots=True)
 class Shown:
     """What the rows are of: the snapshot, when it was made, and the engine that read it."""
 
@@ -38,6 +64,7 @@ class Shown:
     snapshot_at: datetime | None = None
     engine: str | None = None
     times: tuple[str, ...] = ()
+    as_of: tuple[AsOf, ...] = ()
 
 
 class Rows:
@@ -80,6 +107,11 @@ class Rows:
     def times(self) -> tuple[str, ...]:
         """How SQL understood each time it named: the table, the time in UTC and the snapshot."""
         return self._shown.times
+
+    @property
+    def as_of(self) -> tuple[AsOf, ...]:
+        """For SQL, the state of each table that it names; nothing for other queries."""
+        return self._shown.as_of
 
     @property
     def engine(self) -> str | None:

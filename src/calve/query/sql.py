@@ -1,11 +1,10 @@
-"""SQL over the lake's tables: one SELECT, read-only, bounded, each table at one snapshot."""
+"""SQL over the lake's tables: one SELECT, read-only, bounded, each table at one point in time."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import duckdb
@@ -13,13 +12,14 @@ import pyarrow as pa
 
 from calve.errors import CalveError, InvalidRequest, NotFound
 from calve.query.engine import IDLE, NO_LIMITS, Idle, Limits, quoted
-from calve.query.rows import Rows, Shown
-from calve.query.scan import BATCH_ROWS, iceberg_source, require_spark, spark_batches
+from calve.query.rows import AsOf, Rows, Shown
+from calve.query.scan import BATCH_ROWS, require_spark, spark_batches
+from calve.query.source import Source, TableSource
 from calve.query.statement import Statement, TableAt, parse_statement
 from calve.query.stream import Budget, bounded, conform
+from calve.query.tail_rows import StreamedRows
 from calve.tables.answer_types import result_schema
-from calve.tables.condition_columns import condition_columns
-from calve.tables.engine_choice import Choice, Engine, choose_engine, has_clashing_names
+from calve.tables.engine_choice import Engine, choose_engine, has_clashing_names
 from calve.tables.nearest import meant
 from calve.tables.snapshots import parse_moment, snapshot_as_of, told_moment
 from calve.tables.views import TableView, view_reference, view_table
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from calve.model import TableName
+    from calve.query.tail import Tail, Tails
     from calve.tables.catalog import LakeCatalog
 
 _WHAT: Final = "the statement"
 # A DuckDB that was given streams holds on to them, and is not for the next statement.
 _EACH_TIME: Final = Idle(0)
-_FLOATING: Final = ("FLOAT", "DOUBLE")
 # Types that Arrow or the formats of answers do not have, and what is shown instead.
 _EXPORTED: Final = re.compile(
     r"(?P<kept>\"(?:[^\"]|\"\")*\")|(?P<huge>\bU?HUGEINT\b)"
@@ -49,16 +49,18 @@ def run_sql(
     *,
     limits: Limits = NO_LIMITS,
     spark: Callable[[], SparkSession] | None = None,
+    tails: Tails | None = None,
 ) -> Rows:
     """Run one SELECT over the lake's tables.
 
     Each table is looked up once, so all of the statement sees one snapshot of it. `AT (VERSION =>
-    …)`, `TIMESTAMP`, `TAG` and `BRANCH` name another.
+    …)`, `TIMESTAMP`, `TAG` and `BRANCH` name another. With `tails`, a topic's table has the rows
+    that are durable in its log too, except where AT names a state of the table.
     """
     statement = parse_statement(text)
     if statement.lists_tables:
-        return _table_names(catalog)
-    sources = _resolve(catalog, statement)
+        return _table_names(catalog, tails)
+    sources = _resolve(catalog, statement, tails)
     with_own = statement.names_own_columns
     query = statement.sql(
         lambda table: sources[table].sql(
@@ -73,84 +75,68 @@ def run_sql(
 
 
 def _shown(sources: dict[TableAt, Source]) -> Shown:
+    views = {at: source.table.view for at, source in sources.items() if source.table}
     times = tuple(
-        f"{at.name} {told_moment(parse_moment(at.value or ''), source.view.snapshot_id)}"
-        for at, source in sources.items()
+        f"{at.name} {told_moment(parse_moment(at.value or ''), view.snapshot_id)}"
+        for at, view in views.items()
         if at.unit == "timestamp"
     )
-    if len(sources) != 1:
-        return Shown(times=times)
-    (only,) = sources.values()
-    return Shown(only.view.snapshot_id, only.view.snapshot_at, times=times)
+    as_of = tuple(_as_of(str(at.name), source) for at, source in sources.items())
+    if len(sources) != 1 or not views:
+        return Shown(times=times, as_of=as_of)
+    (only,) = views.values()
+    return Shown(only.snapshot_id, only.snapshot_at, times=times, as_of=as_of)
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A table of a statement: what of it, who reads it, and its name for DuckDB if not DuckDB."""
-
-    view: TableView
-    choice: Choice
-    stream_name: str
-
-    def sql(self, *, with_own: bool, guarding_null: bool) -> str:
-        names = self.view.columns if with_own else self.view.shown_columns
-        kinds = {column.name: column.type for column in condition_columns(self.view.schema)}
-        listed = ", ".join(
-            _guarded(name) if guarding_null or _is_floating(kinds.get(name, "")) else quoted(name)
-            for name in names
-        )
-        place = quoted(self.stream_name)
-        if self.view.snapshot is not None and self.choice.engine is Engine.DUCKDB:
-            place = iceberg_source(self.view)
-        return f"SELECT {listed} FROM {place}"  # noqa: S608
-
-    def own_columns(self) -> list[str]:
-        shown = set(self.view.shown_columns)
-        return [name for name in self.view.columns if name not in shown]
-
-    def is_stream(self) -> bool:
-        return self.view.snapshot is None or self.choice.engine is not Engine.DUCKDB
+def _as_of(name: str, source: Source) -> AsOf:
+    spans = source.tail.spans if source.tail else {}
+    return AsOf(
+        name,
+        source.table.view.snapshot_id if source.table else None,
+        {partition: span.committed for partition, span in spans.items()},
+        {partition: span.durable for partition, span in spans.items()},
+    )
 
 
-def _guarded(name: str) -> str:
-    """The column, in a form from which DuckDB makes no filter of its own.
-
-    Its filters skip files by bounds, which say nothing of NaN; and with `k IS DISTINCT FROM 1 OR
-    k = 2` they skip files in which k is nothing but null.
-    """
-    column = quoted(name)
-    return f"CASE WHEN {column} IS NULL THEN NULL ELSE {column} END AS {column}"
-
-
-def _is_floating(kind: str) -> bool:
-    return any(word in kind for word in _FLOATING)
-
-
-def _resolve(catalog: LakeCatalog, statement: Statement) -> dict[TableAt, Source]:
-    loaded: dict[TableName, Table] = {}
+def _resolve(
+    catalog: LakeCatalog, statement: Statement, tails: Tails | None
+) -> dict[TableAt, Source]:
+    found: dict[TableName, tuple[Table | None, Tail | None]] = {}
+    if tails is not None:
+        now = [wanted.name for wanted in statement.tables if wanted.unit is None]
+        found = tails.joined(now, catalog.find_table)
     sources: dict[TableAt, Source] = {}
     for number, wanted in enumerate(statement.tables):
-        if wanted.name not in loaded:
-            loaded[wanted.name] = _load(catalog, wanted.name)
-        view = _view(loaded[wanted.name], wanted)
-        if has_clashing_names(view.schema):
+        if wanted.name not in found:
+            found[wanted.name] = catalog.find_table(wanted.name), None
+        table, tail = found[wanted.name]
+        if table is None and (tail is None or wanted.unit is not None):
+            raise _no_table(catalog, wanted.name, tails)
+        if wanted.unit is not None:
+            tail = None
+        made = None if table is None else _table_source(number, _view(table, wanted))
+        sources[wanted] = source = Source(number, made, tail)
+        if has_clashing_names(source.schema):
             raise InvalidRequest(
                 f"the table {wanted.name} has columns whose names differ in case only",
                 hint="SQL cannot tell them apart; rename one, or use `calve table query`",
             )
-        sources[wanted] = Source(view, choose_engine(view), f"stream_{number}")
     return sources
 
 
-def _load(catalog: LakeCatalog, name: TableName) -> Table:
-    try:
-        return catalog.load_table(name)
-    except NotFound as error:
-        known = [str(each) for each in catalog.list_tables()]
-        raise NotFound(
-            f"there is no table {str(name)!r}{meant(str(name), known)}",
-            hint="`SHOW TABLES` lists them",
-        ) from error
+def _table_source(number: int, view: TableView) -> TableSource:
+    return TableSource(number, view, choose_engine(view))
+
+
+def _no_table(catalog: LakeCatalog, name: TableName, tails: Tails | None) -> NotFound:
+    known = [str(each) for each in _names(catalog, tails)]
+    return NotFound(
+        f"there is no table {str(name)!r}{meant(str(name), known)}", hint="`SHOW TABLES` lists them"
+    )
+
+
+def _names(catalog: LakeCatalog, tails: Tails | None) -> list[TableName]:
+    return sorted({*catalog.list_tables(), *(tails.topics() if tails else ())})
 
 
 def _view(table: Table, wanted: TableAt) -> TableView:
@@ -169,9 +155,9 @@ def _view(table: Table, wanted: TableAt) -> TableView:
     return view_table(table)
 
 
-def _table_names(catalog: LakeCatalog) -> Rows:
-    names = pa.table({"name": pa.array([str(n) for n in catalog.list_tables()], pa.string())})
-    return Rows(names.to_reader)
+def _table_names(catalog: LakeCatalog, tails: Tails | None) -> Rows:
+    listed = [str(each) for each in _names(catalog, tails)]
+    return Rows(pa.table({"name": pa.array(listed, pa.string())}).to_reader)
 
 
 def _answer(
@@ -180,33 +166,41 @@ def _answer(
     limits: Limits,
     spark: Callable[[], SparkSession] | None,
 ) -> pa.RecordBatchReader:
-    by_duckdb = [source for source in sources if not source.is_stream()]
-    streams = [_Stream(source, spark) for source in sources if source.is_stream()]
-    used = (_EACH_TIME if streams else IDLE).take(
-        [source.choice.access for source in by_duckdb if source.choice.access],
-        paths={path for source in by_duckdb for path in source.choice.elsewhere},
+    tables = [source.table for source in sources if source.table]
+    by_duckdb = [table for table in tables if not table.is_stream()]
+    streams = [_Stream(table, spark) for table in tables if table.is_stream()]
+    tails = {
+        source.tail_name: rows for source in sources if (rows := source.tail_rows()) is not None
+    }
+    streamed: list[_Stream | StreamedRows] = [*streams]
+    streamed += [rows for rows in tails.values() if isinstance(rows, StreamedRows)]
+    used = (_EACH_TIME if streamed else IDLE).take(
+        [table.choice.access for table in by_duckdb if table.choice.access],
+        paths={path for table in by_duckdb for path in table.choice.elsewhere},
         limits=limits,
         reads_arrow=bool(streams),
     )
+    for name, rows in [*((stream.name, stream) for stream in streams), *tails.items()]:
+        used.name(name, rows)
     connection = used.connection
-    for stream in streams:
-        connection.register(stream.name, stream)
     budget = Budget(limits, what=_WHAT)
-    with _own_words(streams), budget.working(connection):
+    with _own_words(streamed), budget.working(connection):
         reader = connection.execute(query).to_arrow_reader(BATCH_ROWS)
         if any(_is_foreign(field.type) for field in reader.schema):
             reader = connection.execute(_exported(connection, query)).to_arrow_reader(BATCH_ROWS)
     answer = bounded(reader, _answer_schema(reader.schema), budget, used)
-    return pa.RecordBatchReader.from_batches(answer.schema, _told(answer, streams))
+    return pa.RecordBatchReader.from_batches(answer.schema, _told(answer, streamed))
 
 
-def _told(answer: pa.RecordBatchReader, streams: list[_Stream]) -> Iterator[pa.RecordBatch]:
+def _told(
+    answer: pa.RecordBatchReader, streams: Sequence[_Stream | StreamedRows]
+) -> Iterator[pa.RecordBatch]:
     with _own_words(streams):
         yield from answer
 
 
 @contextmanager
-def _own_words(streams: list[_Stream]) -> Iterator[None]:
+def _own_words(streams: Sequence[_Stream | StreamedRows]) -> Iterator[None]:
     """Raise what went wrong in a stream, of which DuckDB only repeats some words."""
     try:
         yield
@@ -220,7 +214,7 @@ def _own_words(streams: list[_Stream]) -> Iterator[None]:
 class _Stream:
     """A table that DuckDB does not read itself, as a new Arrow stream for each time it is asked."""
 
-    def __init__(self, source: Source, spark: Callable[[], SparkSession] | None) -> None:
+    def __init__(self, source: TableSource, spark: Callable[[], SparkSession] | None) -> None:
         self._source = source
         self._spark = spark
         self._schema = result_schema(source.view.schema)

@@ -47,8 +47,13 @@ class Logs:
         self._local: dict[str, _LocalLogs] = {}
         self._unopened: dict[str, CalveError] = {}
 
-    def refresh(self) -> int:
-        """Look how far they are; a number that is another one whenever that is further."""
+    def refresh(self, *, ask: bool = False) -> int:
+        """Look how far they are; a number that is another one whenever that is further.
+
+        With `ask`, services elsewhere are asked and waited for; else what they told last counts.
+        """
+        if ask:
+            self._remote.ask()
         for directory in self._directories:
             if directory not in self._local:
                 self._open(directory)

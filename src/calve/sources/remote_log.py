@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from calve.errors import CalveError, Conflict, NotFound, Unavailable
@@ -52,6 +51,11 @@ class RemoteLogs:
         """Make known what was heard; a number that is another one whenever that is something."""
         return sum(each.take_in() for each in self._services)
 
+    def ask(self) -> None:
+        """Hear now how far they are."""
+        for each in self._services:
+            each.hear()
+
     def log(self, topic: Topic, partition: int, binding: Binding) -> RemoteLog | None:
         """The partition, at the service that has it; Unavailable if none does.
 
@@ -86,6 +90,7 @@ class _Service:
         self._count = 0
         self._is_closing = threading.Event()
         self._thread: threading.Thread | None = None
+        self._asking = threading.Lock()
         self._client: Any = None
 
     @property
@@ -104,7 +109,7 @@ class _Service:
 
     def take_in(self) -> int:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._ask, name="calve-remote-log", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="calve-remote-log", daemon=True)
             self._thread.start()
         heard = self._heard
         if heard is not (self.error or self._ends):
@@ -118,29 +123,34 @@ class _Service:
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)  # one that waits for an answer ends by itself
 
-    def _ask(self) -> None:
-        with ExitStack() as opened:
-            while not self._is_closing.is_set():
-                self._hear(opened)
-                self._is_closing.wait(_ASK_SECONDS)
+    def _run(self) -> None:
+        while not self._is_closing.is_set():
+            self.hear()
+            self._is_closing.wait(_ASK_SECONDS)
+        with self._asking:
+            if self._client is not None:
+                self._client.close()
 
-    def _hear(self, opened: ExitStack) -> None:
-        try:
-            ends = self._answer(opened)
-        except CalveError as error:
-            if str(error) != str(self._heard):
-                _LOG.warning("%s does not tell how far its log is: %s", self.address, error.message)
-                self._heard = error
-        else:
-            if ends != self._heard:
-                self._heard = ends
+    def hear(self) -> None:
+        """Ask, and keep the answer for the next who takes it in."""
+        with self._asking:
+            try:
+                ends = self._answer()
+            except CalveError as error:
+                if str(error) != str(self._heard):
+                    said = error.message
+                    _LOG.warning("%s does not tell how far its log is: %s", self.address, said)
+                    self._heard = error
+            else:
+                if ends != self._heard:
+                    self._heard = ends
 
-    def _answer(self, opened: ExitStack) -> LogEnds:
+    def _answer(self) -> LogEnds:
         from pyarrow import flight
 
         with Translating(self.address):
             if self._client is None:
-                self._client = opened.enter_context(flight.FlightClient(self.address))
+                self._client = flight.FlightClient(self.address)
             options = flight.FlightCallOptions(timeout=_ANSWER_SECONDS)
             results = self._client.do_action(("log.ends", b"{}"), options)
             content = b"".join(each.body.to_pybytes() for each in results)

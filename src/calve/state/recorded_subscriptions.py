@@ -7,7 +7,8 @@ subscription reads its one record, so that whoever is late finds that it is anot
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Final
 from uuid import UUID
 
 from calve.errors import Conflict, Fenced, InvalidRequest, NotFound
@@ -30,6 +31,8 @@ from calve.state.records import (
     to_us,
 )
 from calve.state.subscriptions import Follower, Subscription, SubscriptionClaim, SubscriptionName
+
+_NO_SNAPSHOT: Final = -1  # as Iceberg writes it
 
 
 def create(
@@ -139,10 +142,11 @@ def move(records: Records, name: SubscriptionName, to: Mapping[int, int]) -> Sub
 
 
 def follow(
-    records: Records, table: TableName, follower: str, *, snapshot_id: int, seconds: float
+    records: Records, table: TableName, follower: str, *, snapshot_id: int | None, seconds: float
 ) -> None:
     key = (_full(table), follower)
-    records.put(FOLLOWERS, key, snapshot_id, to_us(records.now))
+    kept = _NO_SNAPSHOT if snapshot_id is None else snapshot_id
+    records.put(FOLLOWERS, key, kept, to_us(records.now))
     records.put_lasting(FOLLOWING, key, seconds=seconds)
 
 
@@ -152,16 +156,15 @@ def unfollow(records: Records, table: TableName, follower: str) -> None:
 
 
 def follower(records: Records, table: TableName, name: str) -> Follower | None:
-    row = records.find(FOLLOWERS, (_full(table), name))
-    return None if row is None else Follower(table, name, number(row[0]), from_us(row[1]))
+    key = (_full(table), name)
+    row = records.find(FOLLOWERS, key)
+    return None if row is None else _follower(table, (*key, *row), records.find(FOLLOWING, key))
 
 
-def live_followers(records: Records, table: TableName) -> list[Follower]:
-    live = {row[1] for row in records.scan(FOLLOWING, (_full(table),))}
+def followers(records: Records, table: TableName) -> list[Follower]:
+    live = {row[1]: row[2:] for row in records.scan(FOLLOWING, (_full(table),))}
     return [
-        Follower(table, text(row[1]), number(row[2]), from_us(row[3]))
-        for row in records.scan(FOLLOWERS, (_full(table),))
-        if row[1] in live
+        _follower(table, row, live.get(row[1])) for row in records.scan(FOLLOWERS, (_full(table),))
     ]
 
 
@@ -219,11 +222,25 @@ def _name(row: Row) -> SubscriptionName:
     return SubscriptionName(topic, text(row[0]))
 
 
+def _follower(table: TableName, row: Row, lasting: Row | None) -> Follower:
+    _, name, snapshot_id, at_us = row
+    return Follower(
+        table,
+        text(name),
+        None if snapshot_id == _NO_SNAPSHOT else number(snapshot_id),
+        from_us(at_us),
+        None if lasting is None else _end(lasting),
+    )
+
+
 def _subscription(name: SubscriptionName, row: Row, held: Row | None) -> Subscription:
     topic_id, generation, _, created_us = row
     found = Subscription(name, UUID(text(topic_id)), number(generation), from_us(created_us))
     if held is None:
         return found
-    owner, taken_us, length_us = held
-    until = from_us(taken_us) + timedelta(microseconds=number(length_us))
-    return found._replace(owner=text(owner), until=until)
+    return found._replace(owner=text(held[0]), until=_end(held[1:]))
+
+
+def _end(lasting: Row) -> datetime:
+    taken_us, length_us = lasting
+    return from_us(taken_us) + timedelta(microseconds=number(length_us))

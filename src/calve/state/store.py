@@ -229,8 +229,10 @@ class State(Protocol):
         """Set partitions to offsets, also back, as a new generation."""
         ...
 
-    def follow(self, table: TableName, follower: str, snapshot_id: int, seconds: float) -> None:
-        """Say which snapshot a follower is done with, and that it goes on for so long."""
+    def follow(
+        self, table: TableName, follower: str, snapshot_id: int | None, seconds: float
+    ) -> None:
+        """Say which snapshot a follower is done with, if any, and that it goes on for so long."""
         ...
 
     def unfollow(self, table: TableName, follower: str) -> None: ...
@@ -239,8 +241,8 @@ class State(Protocol):
         """Where a follower is, alive or not."""
         ...
 
-    def live_followers(self, table: TableName) -> list[Follower]:
-        """Those whose time is not over: what comes after their snapshots must stay."""
+    def followers(self, table: TableName) -> list[Follower]:
+        """All of them, alive or not, by name."""
         ...
 
     def close(self) -> None: ...

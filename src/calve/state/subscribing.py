@@ -65,7 +65,9 @@ class RecordedSubscriptions(Transactions):
     def move_subscription(self, name: SubscriptionName, to: Mapping[int, int]) -> Subscription:
         return self._change([_scope(name), _GENERATIONS], lambda found: kept.move(found, name, to))
 
-    def follow(self, table: TableName, follower: str, snapshot_id: int, seconds: float) -> None:
+    def follow(
+        self, table: TableName, follower: str, snapshot_id: int | None, seconds: float
+    ) -> None:
         self._change(
             [f"followers {table}"],
             lambda found: kept.follow(
@@ -79,8 +81,8 @@ class RecordedSubscriptions(Transactions):
     def follower(self, table: TableName, name: str) -> Follower | None:
         return self._read(lambda found: kept.follower(found, table, name))
 
-    def live_followers(self, table: TableName) -> list[Follower]:
-        return self._read(lambda found: kept.live_followers(found, table))
+    def followers(self, table: TableName) -> list[Follower]:
+        return self._read(lambda found: kept.followers(found, table))
 
 
 def _scope(name: SubscriptionName) -> str:

@@ -62,12 +62,16 @@ class SubscriptionClaim(NamedTuple):
 
 
 class Follower(NamedTuple):
-    """Somebody who follows a table's snapshots, and the last one that is done with."""
+    """Somebody who follows a table's snapshots, and the last one that is done with, if any is.
+
+    What comes after it is to stay until then; None if that time is over.
+    """
 
     table: TableName
     name: str
-    snapshot_id: int
+    snapshot_id: int | None
     at: datetime
+    until: datetime | None = None
 
 
 Positions = Mapping[int, int]  # by partition: the offset below which everything is acknowledged

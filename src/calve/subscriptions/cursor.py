@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from calve.errors import CalveError, Corruption
+from calve.errors import CalveError
+from calve.sources.joining import gap
 from calve.sources.source_log import Trimmed
 from calve.subscriptions.batch import Batch
 from calve.subscriptions.history import History, Source
@@ -155,13 +156,12 @@ class Cursor:
         """The log lets go only of what the table has: which is to be seen there now."""
         self._means.look()
         if not self._is_in_table():
-            name = self._world.topic.name
-            raise Corruption(
-                f"offset {self.position} of {name}, partition {self.partition}, is neither in the "
-                f"log, which begins at {log.first}, nor in the table, which ends at "
-                f"{self._world.seen.committed(self.partition)}",
-                hint=f"`calve topic verify {name}` tells what is missing; the table may have been "
-                "restored from an earlier time",
+            raise gap(
+                self._world.topic.name,
+                self.partition,
+                offset=self.position,
+                first=log.first,
+                committed=self._world.seen.committed(self.partition),
             )
 
     def _batch(self, first: int, rows: pa.Table) -> Batch | None:

@@ -7,6 +7,7 @@ behind the table's expiry cannot know what was missed, and is told so.
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
@@ -18,9 +19,10 @@ from calve.condition import parse_condition
 from calve.errors import Conflict, InvalidRequest, NotFound
 from calve.query.row_filter import RowFilter
 from calve.subscriptions.polled import Polled
-from calve.tables.appended import Line, added_batches, line_since
+from calve.tables.appended import added_batches
 from calve.tables.condition_columns import condition_columns
 from calve.tables.snapshots import as_utc, snapshot_by_id
+from calve.tables.steps import line_since
 from calve.tables.views import find_columns, view_table
 
 if TYPE_CHECKING:
@@ -30,8 +32,9 @@ if TYPE_CHECKING:
 
     from calve.clock import Clock
     from calve.model import TableName
-    from calve.tables.appended import Step
+    from calve.subscriptions.holds import FollowerHold
     from calve.tables.catalog import LakeCatalog
+    from calve.tables.steps import Line, Step
 
 Since: TypeAlias = Literal["earliest", "latest"] | int | datetime
 OnOverwrite: TypeAlias = Literal["fail", "skip", "read"]
@@ -78,8 +81,13 @@ class TableFollower(Polled[Appended]):
         follow: bool = True,
         on_overwrite: OnOverwrite = "fail",
         on_expired: OnExpired = "fail",
+        hold: FollowerHold | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """With a `hold`, which is closed with the follower, expiry leaves what is yet to come.
+
+        One with a name that is known begins where that one was, wherever `start` is.
+        """
         self._name = name
         self._catalog = catalog
         self._poll_seconds = poll_interval_ms / 1000
@@ -91,23 +99,34 @@ class TableFollower(Polled[Appended]):
         self._clock = clock or SystemClock()
         self._is_closing = threading.Event()
         self._waiting: Iterator[Appended] = iter(())
-        table = catalog.load_table(name)
+        self._hold = hold
+        self.snapshot_id: int | None = None
+        with ExitStack() as opened:
+            opened.callback(self.close)
+            table = self._go_to(start)
+            opened.pop_all()
+        self._done: int | None = self.snapshot_id  # of which all was handed out and worked at
         self._uuid = table.metadata.table_uuid
-        self.snapshot_id: int | None = self._begin(table, start)
         self._end = None if follow else table.metadata.current_snapshot_id
 
     @property
     def is_done(self) -> bool:
         """Whether one that does not follow has handed out everything, or it was closed."""
-        return self._is_closing.is_set() or (not self._follows and self.snapshot_id == self._end)
+        return self._is_closing.is_set() or (not self._follows and self._done == self._end)
 
     def poll(self, timeout_seconds: float | None = None) -> Appended | None:
-        """The next rows, waiting for them if need be; None when the time is over, or at the end."""
+        """The next rows, waiting for them if need be; None when the time is over, or at the end.
+
+        Whoever asks for more has done with what came before.
+        """
         begun = self._clock.monotonic()
         while not self._is_closing.is_set():
+            self._keep()
             found = next(self._waiting, None)
             if found is not None:
                 return found
+            self._done = self.snapshot_id
+            self._keep()
             if self.is_done:
                 return None
             if self._look():
@@ -121,10 +140,32 @@ class TableFollower(Polled[Appended]):
         return None
 
     def close(self) -> None:
-        self._is_closing.set()
+        if not self._is_closing.is_set():
+            self._is_closing.set()
+            if self._hold is not None:
+                self._hold.close()
 
     def __repr__(self) -> str:
         return f"TableFollower({str(self._name)!r}, snapshot_id={self.snapshot_id})"
+
+    def _go_to(self, start: Since) -> Table:
+        """Begin there, and have what comes next stay; the table as it is then."""
+        table = self._catalog.load_table(self._name)
+        known = self._hold.known() if self._hold is not None else None
+        while True:
+            self.snapshot_id = self._begin(table, start) if known is None else known.snapshot_id
+            if self._hold is None:
+                return table
+            self._hold.keep(self.snapshot_id)
+            table = self._catalog.load_table(self._name)
+            # It may have expired before that was known. One that was remembered is told so later.
+            kept = {None, *(each.snapshot_id for each in table.metadata.snapshots)}
+            if known is not None or self.snapshot_id in kept:
+                return table
+
+    def _keep(self) -> None:
+        if self._hold is not None:
+            self._hold.keep(self._done)
 
     def _begin(self, table: Table, start: Since) -> int | None:
         """The snapshot whose rows somebody has who begins there; None for no rows at all."""
@@ -171,8 +212,8 @@ class TableFollower(Polled[Appended]):
             raise Conflict(
                 f"{self._name} was rolled back behind snapshot {self.snapshot_id}, which was read "
                 f"last, to {line.begin}",
-                hint=f'follow(start={line.begin}) goes on from there; on_overwrite="skip" or '
-                '"read" does so by itself',
+                hint=f"follow(start={line.begin}) goes on from there{self._after_unfollow()}; "
+                'on_overwrite="skip" or "read" does so by itself',
                 context={"snapshot": str(self.snapshot_id), "begin": str(line.begin)},
             )
         if not is_kept and self._on_expired == "fail":
@@ -180,10 +221,15 @@ class TableFollower(Polled[Appended]):
             raise Conflict(
                 f"snapshot {self.snapshot_id} of {self._name}, which was read last, has expired; "
                 f"the oldest that is left is {oldest}",
-                hint=f"follow(start={oldest}) goes on behind it, without the rows in between; "
-                'on_expired="skip" does so by itself. Expire later than followers stand still',
+                hint=f"follow(start={oldest}) goes on behind it, without the rows in between"
+                f'{self._after_unfollow()}; on_expired="skip" does so by itself. Expire later than '
+                "followers stand still",
                 context={"snapshot": str(self.snapshot_id), "oldest": str(oldest)},
             )
+
+    def _after_unfollow(self) -> str:
+        name = self._hold.name if self._hold is not None else None
+        return "" if name is None else f', after `lake.unfollow("{self._name}", "{name}")`'
 
     def _rows(self, table: Table, step: Step, *, is_base: bool) -> Iterator[Appended]:
         parent = step.parent_id if step.has_parent else None

@@ -78,6 +78,7 @@ class TopicReader(Polled["Batch"]):
         self._lock = threading.Lock()
         self._next = 0
         self._cursors: list[Cursor] = []
+        self._told: Seen | None = None  # the table after a rollback that failed the reader
         self._left_at: dict[int, int] | None = None  # where it was closed
         self._pool: ThreadPoolExecutor | None = None
         with ExitStack() as closing:
@@ -162,13 +163,31 @@ class TopicReader(Polled["Batch"]):
             self._is_closing.wait(pause)
 
     def seek(self, start: Start) -> None:
-        """Go on from another place; the same words as for the start."""
+        """Go on from another place; the same words as for the start.
+
+        A rollback that nobody was told of yet is told before, where it is to fail the reader.
+        """
         checked = checked_start(start)
         with self._lock:
             if self._is_closing.is_set():
                 raise _closed()
-            self._world.look(lambda _, __: None)
+            self._world.look(self._judge_move)
             self._place(checked)
+            self._told = None
+
+    def go_to(self, positions: Mapping[int, int]) -> None:
+        """The same without a look at the table: what was not noticed yet, `poll` will."""
+        with self._lock:
+            if self._is_closing.is_set():
+                raise _closed()
+            self._world.refresh()
+            self._place(positions)
+
+    def look(self) -> None:
+        """Look at the table now, and act on a rollback by the policy, as `poll` does at times."""
+        with self._lock:
+            if not self._is_closing.is_set():
+                self._look()
 
     def close(self) -> None:
         """End it; a `poll` under way in another thread returns None."""
@@ -207,6 +226,7 @@ class TopicReader(Polled["Batch"]):
 
     def _look(self) -> None:
         self._world.look(self._judge)
+        self._told = None
         self._add_partitions()
 
     def _judge(self, before: Seen, after: Seen) -> None:
@@ -216,10 +236,16 @@ class TopicReader(Polled["Batch"]):
         ]
         passed = [(cursor, back) for cursor, back in found if back is not None]
         if passed and self._on_rollback == "fail":
+            self._told = after
             raise self._rolled_back(*passed[0])
         if self._on_rollback == "from":
             for cursor, back in passed:
                 cursor.seek(back.lowest)
+
+    def _judge_move(self, before: Seen, after: Seen) -> None:
+        """Whoever goes elsewhere leaves it at what he was told of; a place wins over a policy."""
+        if self._on_rollback == "fail":
+            self._judge(self._told or before, after)
 
     def _rolled_back(self, cursor: Cursor, back: SetBack) -> Conflict:
         name, number = self._world.topic.name, cursor.partition

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
     from calve.subscriptions.batch import Batch
@@ -28,5 +30,7 @@ class Reading(Protocol):
     def poll(self, timeout_seconds: float | None = None) -> Batch | None: ...
 
     def seek(self, start: Start) -> None: ...
+
+    def go_to(self, positions: Mapping[int, int]) -> None: ...
 
     def close(self) -> None: ...

@@ -19,9 +19,8 @@ from calve.tables.condition_columns import condition_columns
 from calve.tables.nearest import meant
 from calve.tables.schemas import arrow_schema
 from calve.tables.topic_tables import grown_for, with_system_columns
-from calve.topics.log_rows import PLACE_FIELDS, Refused
-from calve.topics.table_rows import placed_run, table_rows
-from calve.wal import Kind
+from calve.topics.log_rows import PLACE_FIELDS
+from calve.topics.table_rows import fitting_rows, table_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,16 +55,7 @@ class Shape:
 
     def of_log(self, run: list[Entry], partition: int) -> pa.Table:
         """The wanted rows of a run, without those that go to the dead letters."""
-        if run[0].kind != Kind.ROWS:
-            return self._target.empty_table()
-        rows = placed_run(run, partition)
-        plan = self._log_rows.plan(rows.schema)
-        return self.chosen(
-            part
-            for batch in rows.to_batches()
-            for part in plan.split(batch)
-            if not isinstance(part, Refused)
-        )
+        return self.chosen(fitting_rows(self._log_rows, run, partition))
 
     def chosen(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """Those rows that the condition means, with the columns that are handed out."""

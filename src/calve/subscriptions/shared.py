@@ -152,6 +152,14 @@ class SharedReading:
         if own is not None:
             own.close()
 
+    def go_to(self, positions: Mapping[int, int]) -> None:
+        """What the shared read passed, it watches over itself; what was read alone is looked at."""
+        with self._lock:
+            own = self._own
+        if own is not None:
+            own.look()
+        self.seek(positions)
+
     def close(self) -> None:
         with self._lock:
             if self._is_closing.is_set():

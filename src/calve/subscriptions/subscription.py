@@ -77,6 +77,7 @@ class Subscription(Consumer):
         self._delivered = 0
         self._void: dict[int, int] = {}  # by partition, the last delivery that does not count
         self._handed: dict[int, int] = {}
+        self._furthest: dict[int, int] = {}  # as that, though a reading went back by itself
         self._acknowledged: dict[int, int] = {}
 
     @property
@@ -151,7 +152,7 @@ class Subscription(Consumer):
             if place.generation != self._generation:
                 return False
             for partition, offset in place.positions.items():
-                if offset > self._handed.get(partition, 0):
+                if offset > self._furthest.get(partition, 0):
                     raise InvalidRequest(
                         f"offset {offset} of partition {partition} was not handed out yet",
                         hint="acknowledge what the stream gave",
@@ -164,7 +165,7 @@ class Subscription(Consumer):
                 return
             self._ownership.require()
             kept = self._state.positions(self._name).get(batch.partition, 0)
-            self._reading.seek({**self._reading.positions, batch.partition: kept})
+            self._reading.go_to({**self._reading.positions, batch.partition: kept})
             self._note_place({batch.partition: kept}, {batch.partition: kept})
 
     def seek(self, start: Start) -> None:
@@ -176,8 +177,8 @@ class Subscription(Consumer):
             )
         with self._lock:
             self._ownership.require()
-            self._generation = None  # whatever comes of it, the state says where to go on
             self._reading.seek(start)
+            self._generation = None  # whatever comes of it, the state says where to go on
             self._state.move_subscription(self._name, self._reading.positions)
             self._ownership.renew()
 
@@ -226,7 +227,7 @@ class Subscription(Consumer):
             start = {p: max(kept.get(p, 0), resume.positions.get(p, 0)) for p in known}
         else:
             start = kept
-        self._reading.seek(start)
+        self._reading.go_to(start)
         self._note_place(self._reading.positions, kept)
         self._generation = claim.generation
 
@@ -234,7 +235,7 @@ class Subscription(Consumer):
         self._placements += 1
         self._held = None
         for partition, offset in positions.items():
-            self._handed[partition] = offset
+            self._handed[partition] = self._furthest[partition] = offset
             self._acknowledged[partition] = kept.get(partition, 0)
             self._void[partition] = self._delivered
 
@@ -244,7 +245,9 @@ class Subscription(Consumer):
         batch = self._held or self._reading.poll(timeout_seconds)
         with self._lock:
             if placements != self._placements or self._is_closing.is_set():
-                return None  # it is read again, from where the subscription is by now
+                if batch is not None:  # it may have been read after that: it is to come again
+                    self._generation = None
+                return None
             if batch is None:
                 self._pass_over()
                 return None
@@ -254,6 +257,8 @@ class Subscription(Consumer):
             self._held = None
             self._delivered += 1
             self._handed[batch.partition] = batch.next_offset
+            furthest = self._furthest.get(batch.partition, 0)
+            self._furthest[batch.partition] = max(furthest, batch.next_offset)
             return replace(batch, delivery=self._delivered)
 
     def _counts(self, batch: Batch) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from calve.errors import Conflict, NotFound
+from calve.errors import NotFound
+from calve.sources.joining import log_behind
 from calve.subscriptions.shape import Shaper
 from calve.subscriptions.watch import Seen, TableWatch, has_lost_rows
 from calve.topics.registry import TopicRegistry
@@ -117,26 +118,7 @@ class World:
 
         Unavailable or Conflict says why it cannot be read.
         """
-        binding = self.topic.partitions.get(partition)
-        log = self._logs.log(self.topic, partition) if binding is not None else None
-        if binding is None or log is None:
-            return None
-        position = self.seen.positions.get(partition)
-        if position is not None and position.log != binding.stream_id:
-            if position.offset != log.begins_at:
-                raise Conflict(
-                    f"{self._name}: partition {partition} of the table is fed by log "
-                    f"{position.log}, and the topic's is {binding.stream_id}",
-                    hint="bring back the newer one of state and catalog",
-                    context={"found": str(binding.stream_id), "expected": str(position.log)},
-                )
-        elif position is not None and position.offset > log.durable:
-            raise Conflict(
-                f"{self._name} has {position.offset} as committed offset, but the log of partition "
-                f"{partition} ends at {log.durable}",
-                hint="the log was restored from an earlier time; bring back its newer state",
-            )
-        return log
+        return log_behind(self._logs, self.topic, partition, self.seen.positions.get(partition))
 
     def close(self) -> None:
         self._shaper.close()

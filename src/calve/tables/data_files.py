@@ -32,6 +32,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, StructType
 from pyiceberg.utils.properties import property_as_int
 
 from calve.errors import InvalidRequest
+from calve.tables.dictionaries import has_dictionaries, own_dictionaries, with_dictionaries
 from calve.tables.expiry import clear_away
 from calve.tables.file_sizes import FileSizes, is_enough
 from calve.tables.partitions import Partitioner, Place
@@ -175,20 +176,24 @@ class DataFileWriter:
         piece = pa.concat_tables(gathered.parts)
         if not self._sort_order.is_unsorted:
             lane = self._new_lane(place)
-            order = self._sort_order
+            row_bytes = gathered.bytes / piece.num_rows
 
             held = [piece]
-            del piece
+            del piece, gathered
 
             def write_sorted() -> None:
                 # Handed over, so that the rows as they came can go while they are sorted.
-                lane.write(sorted_rows(held.pop(), order, self._schema), is_all=True)
+                lane.write(self._in_order(held.pop()), row_bytes, is_all=True)
                 lane.close()
 
             self._submit(lane, write_sorted)
             return
         lane = self._lane(place)
-        self._submit(lane, lambda: lane.write(piece))
+        self._submit(lane, lambda: lane.write(piece, piece.nbytes / piece.num_rows))
+
+    def _in_order(self, rows: pa.Table) -> pa.Table:
+        rows = with_dictionaries(rows, self._layout.dictionary_bytes_max)
+        return sorted_rows(rows, self._sort_order, self._schema)
 
     def _lane(self, place: Place | None) -> _Lane:
         """A lane of the partition that is idle, or a new one."""
@@ -283,6 +288,7 @@ class _Layout:
         self._file_arrow_schema: pa.Schema = schema_to_pyarrow(
             self.file_schema, include_field_ids=True
         )
+        self.dictionary_bytes_max = _dictionary_bytes_max(table)
         self._locations = table.location_provider()
         self._operation_id = operation_id
         self._numbers = count()
@@ -305,10 +311,12 @@ class _Layout:
         """The rows under the names that the file has for the columns."""
         if self.file_schema == self._schema:
             return rows
-        renamed = [
-            pa.record_batch(_Renamed(batch, self._file_arrow_schema)) for batch in rows.to_batches()
-        ]
-        return pa.Table.from_batches(renamed, self._file_arrow_schema)
+        schema = pa.schema(
+            named.with_type(held.type) if pa.types.is_dictionary(held.type) else named
+            for named, held in zip(self._file_arrow_schema, rows.schema, strict=True)
+        )
+        renamed = [pa.record_batch(_Renamed(batch, schema)) for batch in rows.to_batches()]
+        return pa.Table.from_batches(renamed, schema)
 
     def new_file(self, place: Place | None, sort_order_id: int | None) -> _OpenFile:
         name = f"{self._operation_id}-{next(self._numbers):05d}.parquet"
@@ -321,6 +329,13 @@ def target_bytes(table: Table) -> int:
     default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
     name = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES
     return property_as_int(table.properties, name, default) or default
+
+
+def _dictionary_bytes_max(table: Table) -> int:
+    """Above which Parquet writes a column's values one by one."""
+    default = TableProperties.PARQUET_DICT_SIZE_BYTES_DEFAULT
+    found = property_as_int(table.properties, TableProperties.PARQUET_DICT_SIZE_BYTES, default)
+    return default if found is None else found
 
 
 def _without_required_fields(schema: Schema) -> Schema:
@@ -379,10 +394,13 @@ class _Lane:
     def is_idle(self) -> bool:
         return self.last is None or self.last.done()
 
-    def write(self, rows: pa.Table, *, is_all: bool = False) -> None:
-        """Write to the open file and to as many more as it takes; `is_all` if no more will come."""
+    def write(self, rows: pa.Table, row_bytes: float, *, is_all: bool = False) -> None:
+        """Write to the open file and to as many more as it takes; `is_all` if no more will come.
+
+        A row has so many bytes as Arrow counts them without dictionaries.
+        """
         sizes = self._layout.sizes
-        row_bytes = rows.nbytes / rows.num_rows
+        all_rows = rows.num_rows
         while rows.num_rows:
             file = self._opened()
             before = file.bytes
@@ -391,7 +409,7 @@ class _Lane:
                 self.close()
                 continue
             part = rows.slice(0, sizes.rows_within(goal - before, row_bytes))
-            file.write(part)
+            file.write(part if part.num_rows == all_rows else own_dictionaries(part))
             sizes.learn(part.num_rows, part.num_rows * row_bytes, file.bytes - before)
             rows = rows.slice(part.num_rows)
 
@@ -423,6 +441,9 @@ class _OpenFile:
         self._description: DataFile | None = None
 
     def write(self, rows: pa.Table) -> None:
+        if has_dictionaries(rows.schema):
+            # Else whoever reads the file with Arrow would be given dictionaries too.
+            self._writer._parquet_writer_kwargs["store_schema"] = False  # noqa: SLF001
         self._writer.write(self._layout.written(rows))
         stream: Any = self._writer._fos  # noqa: SLF001
         self.bytes = stream.tell()

@@ -7,11 +7,12 @@ it. If deleting is cut short, the files left over belong to nobody, and orphan r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
@@ -29,6 +30,7 @@ from pyiceberg.table.update import (
 from calve.errors import InvalidRequest
 from calve.tables.outcome import commit_metadata, leads_to
 from calve.tables.snapshots import as_utc
+from calve.tables.steps import line_since
 
 # Further back than anything was written, and not before the calendar begins.
 _DAYS_MAX: Final = 700_000
@@ -78,27 +80,71 @@ def age_of(days: float) -> timedelta:
     return timedelta(days=min(days, _DAYS_MAX))
 
 
+class Hold(NamedTuple):
+    """A follower needs what comes after a snapshot, until then; None is before them all."""
+
+    follower: str
+    snapshot_id: int | None
+    until: datetime
+
+
+class Holding(Protocol):
+    def __call__(self, *, is_dry_run: bool) -> AbstractContextManager[Sequence[Hold]]:
+        """What is held; unless it is a dry run, nobody comes to hold more inside of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Old snapshots that stay, because a follower needs them."""
+
+    follower: str
+    until: datetime
+    snapshot_ids: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What was removed, or would be."""
+    """What was removed, or would be, and what is kept for followers."""
 
     snapshot_ids: tuple[int, ...]
     files: tuple[str, ...]
     is_dry_run: bool
+    kept: tuple[Kept, ...] = ()
 
 
-def expire_snapshots(table: Table, older_than: datetime, *, dry_run: bool = False) -> Expiry:
-    """Forget snapshots from before a time, except what a branch or a tag leads to."""
-    expired = expired_ids(table.metadata, int(as_utc(older_than).timestamp() * 1000))
-    if not expired:
+def nothing_held(*, is_dry_run: bool) -> AbstractContextManager[Sequence[Hold]]:  # noqa: ARG001
+    return nullcontext(())
+
+
+def expire_snapshots(
+    table: Table, older_than: datetime, *, holding: Holding = nothing_held, dry_run: bool = False
+) -> Expiry:
+    """Forget snapshots from before a time, except what a branch, a tag or a follower needs."""
+    old = expired_ids(table.metadata, int(as_utc(older_than).timestamp() * 1000))
+    if not old:
         return Expiry((), (), dry_run)
-    gone = _files_of(table, lambda each: each in expired)
-    if not dry_run:
-        _forget_snapshots(table, expired)
+    gone = _files_of(table, lambda each: each in old)
+    with holding(is_dry_run=dry_run) as holds:
+        kept = _kept(table, old, holds)
+        expired = old.difference(*(each.snapshot_ids for each in kept))
+        if expired and not dry_run:
+            _forget_snapshots(table, expired)
     files = sorted(gone - _files_of(table, lambda each: each not in expired))
     if not dry_run:
         delete_files(table.io, files)
-    return Expiry(tuple(sorted(expired)), tuple(files), dry_run)
+    return Expiry(tuple(sorted(expired)), tuple(files), dry_run, kept)
+
+
+def _kept(table: Table, old: set[int], holds: Iterable[Hold]) -> tuple[Kept, ...]:
+    """What followers need of the old snapshots: those that they are at, and what leads on."""
+    found = []
+    for hold in holds:
+        line = line_since(table, hold.snapshot_id)
+        needed = old & {hold.snapshot_id, line.begin, *(each.id for each in line.steps)}
+        if needed:
+            found.append(Kept(hold.follower, hold.until, tuple(sorted(needed))))
+    return tuple(found)
 
 
 def _files_of(table: Table, is_meant: Callable[[int], bool]) -> set[str]:

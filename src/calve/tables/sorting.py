@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import IdentityTransform
 
 from calve.tables.partitions import column_path, column_values, transformed
 from calve.tables.types import is_text
@@ -22,7 +23,10 @@ _MASKS: Final = np.array([256**8 - 256 ** (8 - size) for size in range(9)], np.u
 
 
 def sorted_rows(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
-    """The rows in the table's order; those that it does not tell apart stay as they came."""
+    """The rows in the table's order; those that it does not tell apart stay as they came.
+
+    They may have dictionaries of text.
+    """
     if rows.num_rows < 2:
         return rows
     # Taking rows one by one from many chunks costs twice as much as from one.
@@ -59,10 +63,12 @@ def _keys(
     """The column, behind ranks for null and NaN, which Arrow would put together at one end."""
     source = schema.find_field(field.source_id).field_type
     values = column_values(rows, column_path(schema, field.source_id))
-    values = _plain(transformed(values, field.transform, source))
+    if not isinstance(field.transform, IdentityTransform):
+        values = transformed(_decoded(values), field.transform, source)
+    values = _plain(values)
     descending = field.direction is SortDirection.DESC
     direction = "descending" if descending else "ascending"
-    keys = [(_ranks(values) if _is_short_text(values) else values, direction)]
+    keys = [(_ranks(values) if _has_ranks(values) else values, direction)]
     if pa.types.is_floating(values.type):
         is_nan = pc.fill_null(pc.is_nan(values), fill_value=False)
         keys.insert(0, (is_nan.cast(pa.int8()), direction))
@@ -74,14 +80,18 @@ def _keys(
     return keys
 
 
-def _is_short_text(values: pa.ChunkedArray) -> bool:
-    """Ranks of long texts would cost a copy of them."""
+def _has_ranks(values: pa.ChunkedArray) -> bool:
+    """Ranks of long texts that are no dictionary would cost a copy of them."""
+    if pa.types.is_dictionary(values.type):
+        return True
     return is_text(values.type) and values.nbytes <= _TEXT_BYTES_MAX * len(values)
 
 
 def _ranks(values: pa.ChunkedArray) -> pa.Array:
     """Text as the places of its values among all that there are: numbers are sorted much faster."""
-    encoded = values.combine_chunks().dictionary_encode()
+    encoded = values.combine_chunks()
+    if not pa.types.is_dictionary(encoded.type):
+        encoded = encoded.dictionary_encode()
     order = _text_order(encoded.dictionary)
     ranks = np.empty(len(order), np.uint32)
     ranks[order] = np.arange(len(order), dtype=np.uint32)
@@ -120,6 +130,11 @@ def _words(texts: pa.Array, skipped: int) -> _Words:
     every_word: _Words = np.ndarray((used + 1,), ">u8", padded, strides=(1,))
     found: _Words = every_word[starts].astype(np.uint64) & _MASKS[sizes]
     return found
+
+
+def _decoded(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    is_dictionary = pa.types.is_dictionary(values.type)
+    return values.cast(values.type.value_type) if is_dictionary else values
 
 
 def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from calve.tables.column_memory import ColumnMemory
 from calve.tables.schemas import arrow_schema
-from calve.topics.log_rows import LogRows, placed
+from calve.topics.log_rows import LogRows, Refused, placed
+from calve.wal import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,6 +44,16 @@ def placed_run(run: Sequence[Entry], partition: int) -> pa.Table:
     """The rows of a run with where and when each came, in batches that are worth their while."""
     rows = placed(run, partition)
     return rows.combine_chunks() if rows.num_rows < _SMALL_ROWS * len(run) else rows
+
+
+def fitting_rows(rows: LogRows, run: Sequence[Entry], partition: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a run as the table has them, without those that go to the dead letters."""
+    if run[0].kind != Kind.ROWS:
+        return
+    placed_rows = placed_run(run, partition)
+    plan = rows.plan(placed_rows.schema)
+    for batch in placed_rows.to_batches():
+        yield from (part for part in plan.split(batch) if not isinstance(part, Refused))
 
 
 def runs_of(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
