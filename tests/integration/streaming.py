@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from calve.model import TableName
-from calve.state import SubscriptionName
+from calve.state import State, SubscriptionClaim, SubscriptionName
 from tests.integration.serving import Serving
 
 PATH: Final = "/v1/topics/orders/subscriptions/billing"
 BILLING: Final = SubscriptionName(TableName.parse("orders"), "billing")
+
+
+def left_by_the_dead(state: State, seconds: float) -> SubscriptionClaim:
+    """What a consumer leaves behind that was killed: a lease that nobody renews."""
+    deadline = time.monotonic() + 10
+    while (claim := state.claim_subscription(BILLING, "one that was killed", seconds)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return claim
 
 
 def append(service: Serving, count: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import MakeSettings
 from tests.integration.serving import Serving, serving
-from tests.integration.streaming import BILLING, PATH, append
+from tests.integration.streaming import BILLING, PATH, append, left_by_the_dead
 
 
 class Event(NamedTuple):
@@ -155,9 +155,7 @@ def test_whoever_had_it_goes_on_at_once_after_a_service_that_was_killed(service:
     append(service, 3)
     with opened(service, f"{PATH}/stream") as stream:
         take(stream, 3)
-    # What a service leaves behind that was killed: a lease that nobody renews.
-    left = service.intake.state.claim_subscription(BILLING, "a killed service", 60)
-    assert left is not None
+    left = left_by_the_dead(service.intake.state, 60)
     last = f"{left.token}-{left.generation}-0:2"
     started = time.monotonic()
     with opened(service, f"{PATH}/stream", headers={"Last-Event-ID": last}) as stream:

@@ -16,11 +16,10 @@ import pytest
 from calve.ingest import Intake
 from calve.ingest.flight import FlightServer
 from calve.lake import Lake
-from calve.model import TableName
 from calve.settings import Settings
-from calve.state import SubscriptionName
 from tests.commands import Run, run_command
 from tests.conftest import MakeSettings
+from tests.integration.streaming import left_by_the_dead
 
 Shell = Callable[..., Run]
 
@@ -114,10 +113,9 @@ def test_the_same_goes_through_a_service(settings: Settings, shell: Shell) -> No
         first = shell(*call, "--max", "3")
         assert f"through the service at {server.url}" in first.err
         assert offsets(first) == [0, 1, 2]
-        billing = SubscriptionName(TableName.parse("orders"), "billing")
-        assert intake.state.claim_subscription(billing, "another", 1) is not None
+        left_by_the_dead(intake.state, 1)
         waited = shell(*call, "--no-follow")
-        assert "another has billing now; waiting until it ends" in waited.err
+        assert "one that was killed has billing now; waiting until it ends" in waited.err
         assert offsets(waited) == [3]
         assert offsets(shell("subscribe", "orders", "--from", "2", "--max", "2", *through)) == [
             2,

@@ -87,8 +87,8 @@ def test_inspect_names_damage_inside_of_a_segment(lake: Lake) -> None:
     at = position_of_rows(lake)
     lake.damage(at)
     shown = lake.run("inspect")
-    assert "damaged at byte " in shown.stdout
-    assert "calve wal verify" in shown.stderr
+    assert "damaged at byte " in shown.out
+    assert "calve wal verify" in shown.err
     (segment,) = lake.json("inspect")["segments"]
     assert int(segment["problem"].split()[3].rstrip(":")) <= at
     assert lake.json("inspect", "--quick")["segments"][0]["problem"] is None
