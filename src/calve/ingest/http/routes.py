@@ -32,6 +32,7 @@ from calve.ingest.http.document import show_docs, show_openapi
 from calve.ingest.http.headers import PRODUCER, SEQUENCE
 from calve.ingest.http.operation import Answer, Content, Operation, Parameter
 from calve.ingest.http.parameters import CHANGING, TOPIC, asked, header, json_of, ordered, query
+from calve.ingest.http.query_routes import QUERIES
 from calve.ingest.http.subscription_routes import SUBSCRIPTIONS
 from calve.ingest.http.views import (
     Appended,
@@ -389,4 +390,12 @@ _SERVICE: Final = (
     ),
 )
 
-OPERATIONS: Final = (*_ROWS, *_TOPICS, *SUBSCRIPTIONS, *_DEAD_LETTERS, *_PIPELINE, *_SERVICE)
+OPERATIONS: Final = (
+    *_ROWS,
+    *_TOPICS,
+    *SUBSCRIPTIONS,
+    *_DEAD_LETTERS,
+    *QUERIES,
+    *_PIPELINE,
+    *_SERVICE,
+)
