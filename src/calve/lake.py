@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -258,7 +258,16 @@ class Lake:
         """The rows that a topic could not take: to list, show, replay and discard."""
         from calve.ingest.dead_letters.box import DeadLetters
 
-        return DeadLetters(lambda: self.catalog, TableName.parse(topic), lambda: self.intake)
+        return DeadLetters(
+            lambda: self.catalog, TableName.parse(topic), lambda: self.intake, self._require_topic
+        )
+
+    def _require_topic(self, name: TableName) -> None:
+        from calve.state import open_state
+        from calve.topics.registry import TopicRegistry
+
+        with closing(open_state(self.settings)) as state:
+            TopicRegistry(state).topic(name)
 
     @property
     def pipeline(self) -> PipelineControl:

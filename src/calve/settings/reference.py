@@ -42,7 +42,8 @@ MEANINGS: Final = {
     "ingest.memory_bytes_max": "memory that all requests under way may hold together",
     "ingest.http_header_timeout_ms": "time to send the head of an HTTP request",
     "ingest.http_body_timeout_ms": "time to send its body",
-    "ingest.http_idle_timeout_ms": "how long an HTTP connection may stay without a request",
+    "ingest.http_idle_timeout_ms": "how long an HTTP connection may stay without a request, and a "
+    "WebSocket without an answer to a ping",
     "ingest.http_connections_max": "HTTP connections at once",
     "ingest.auto_create": "make a topic from the first batch sent to it",
     "ingest.partition": "the partition of each topic that this process takes rows into",
