@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from calve.subscriptions import Batch
 from tests.conftest import QUICK_RETRIES, MakeSettings
 from tests.fakes.topic_site import offsets_of, topic_site
 
@@ -73,7 +74,7 @@ def test_a_reader_leaves_out_what_deletion_vectors_take_away(
                 later.append(next(reader))
             expected = [each for each in left if each >= first.next_offset]
             assert offsets_of(later) == {0: [*expected, *range(200, 205)]}
-            taken = []
+            taken: list[Batch] = []
             while not taken or taken[-1].next_offset != 205:
                 taken.append(next(subscription))
             assert offsets_of(taken) == {0: [*left, *range(200, 205)]}
