@@ -2,12 +2,12 @@
 
     python benchmarks/ingest_flight.py              all rows, with every peer that is found
     python benchmarks/ingest_flight.py --quick      a tenth of it, for a first look
-    python benchmarks/ingest_flight.py --kafka DIR  with Kafka, whose jars are in DIR; fetched there
-                                                    by Maven if it is empty
+    python benchmarks/ingest_flight.py --kafka DIR  with Kafka whose jars are in DIR
 
-NATS JetStream takes part where `nats-server` and the package `nats-py` are installed. Whatever did
-not take part is named. Everyone takes turns in short rounds, so that all meet the same moods of the
-disk; medians of rounds are printed, not judged.
+NATS JetStream takes part where `nats-server` and the package `nats-py` are installed, Kafka where
+its jars are in the user's cache or Maven can fetch them there. Whatever did not take part is named.
+Everyone takes turns in short rounds, so that all meet the same moods of the disk; medians of rounds
+are printed, not judged.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from platformdirs import user_cache_path
 from pyarrow import flight
 
 from calve.ingest import Intake
@@ -236,7 +237,8 @@ class Nats:
 
 @contextmanager
 def nats_server(directory: Path) -> Iterator[Nats | None]:
-    program = shutil.which("nats-server")
+    beside_python = Path(sys.executable).parent
+    program = shutil.which("nats-server", path=f"{beside_python}{os.pathsep}{os.environ['PATH']}")
     if program is None or importlib.util.find_spec("nats") is None:
         print("NATS does not take part: nats-server or the package nats-py is missing")
         yield None
@@ -284,9 +286,9 @@ def java(jars: Path) -> list[str]:
 
 
 @contextmanager
-def kafka_server(directory: Path, jars: Path | None) -> Iterator[Kafka | None]:
-    if jars is None:
-        print("Kafka does not take part: --kafka DIR")
+def kafka_server(directory: Path, jars: Path) -> Iterator[Kafka | None]:
+    if not any(jars.glob("kafka_*.jar")) and shutil.which("mvn") is None:
+        print(f"Kafka does not take part: {jars} has no jars, and there is no Maven to fetch them")
         yield None
         return
     fetch_kafka(jars)
@@ -396,7 +398,8 @@ def concurrency(calve: Calve, nats: Nats | None, scale: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--kafka", type=Path, metavar="DIR")
+    kafka_jars = user_cache_path("calve") / "bench" / f"kafka-{KAFKA_VERSION}"
+    parser.add_argument("--kafka", type=Path, metavar="DIR", default=kafka_jars)
     parser.add_argument("--directory", type=Path, help="where to write; the disk that is measured")
     parser.add_argument("--serve", nargs=2, metavar=("DATA", "PORT"), help=argparse.SUPPRESS)
     options = parser.parse_args()

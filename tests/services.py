@@ -41,6 +41,7 @@ class Up:
         ports: tuple[str, ...] = FREE_PORTS,
     ) -> None:
         self.data = data
+        self._addresses: dict[str, str] | None = None
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -64,11 +65,12 @@ class Up:
 
     def addresses(self) -> dict[str, str]:
         """Where it listens; waits until it is ready."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, self.process.communicate(timeout=_WAIT_SECONDS)[1]
-        found: dict[str, str] = json.loads(line)
-        return found
+        if self._addresses is None:
+            assert self.process.stdout is not None
+            line = self.process.stdout.readline()
+            assert line, self.process.communicate(timeout=_WAIT_SECONDS)[1]
+            self._addresses = json.loads(line)
+        return self._addresses
 
     def announced(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.data / "_calve" / "service.json").read_text())

@@ -247,6 +247,33 @@ def test_a_segment_that_cannot_be_made_is_made_later(
     oracle.check(DIRECTORY, disk)
 
 
+@pytest.mark.parametrize("operation", ["write", "create"])
+def test_a_full_disk_makes_committed_rows_go_and_is_tried_again(
+    disk: SimulatedDisk, operation: str
+) -> None:
+    log = Log(DIRECTORY, LogOptions(free_bytes_min=0), files=disk, background=False)
+    stream = log.create_stream(TOPIC)
+    log.append(stream, rows(0))
+    log.rotate()
+    log.append(stream, rows(1))
+
+    def go_on() -> None:
+        disk.fault = fail(operation, ENOSPC)
+        log.append(stream, rows(2)) if operation == "write" else log.rotate()
+
+    with pytest.raises(Unavailable):
+        go_on()
+    assert published(disk) == [0, 1], "nothing is committed"
+    assert log.trim({stream.id: 1}) == 0, "committed, but hot"
+    go_on()
+    log.append(stream, rows(3))
+    with LogReader(DIRECTORY, files=disk) as reader:
+        assert reader.offsets(stream).first == 1
+        assert read_values(reader, TOPIC, start=1) == (
+            [1, 2, 3] if operation == "write" else [1, 3]
+        )
+
+
 def test_a_look_at_the_disk_that_fails_stops_nothing(
     disk: SimulatedDisk, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

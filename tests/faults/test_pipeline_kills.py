@@ -215,7 +215,8 @@ def in_tables(catalog: LakeCatalog, topic: str) -> Counter[int]:
     return found
 
 
-def require_once(place: Place) -> None:
+def require_once(place: Place) -> str:
+    """What came of it all, if nothing is lost or doubled."""
     acknowledged = place.acknowledged()
     lost = doubled = unknown = orphans = 0
     with LakeCatalog(place.settings) as catalog:
@@ -231,12 +232,13 @@ def require_once(place: Place) -> None:
             names = [Path(each.path).name for each in verified.orphans]
             assert all(name.startswith("offsets-") for name in names), names
     total = sum(map(len, acknowledged.values()))
-    print(
+    told = (
         f"{place.kills.total()} kills: {dict(place.kills)}\n"
         f"{total} rows acknowledged, {lost} lost, {doubled} doubled, {orphans} files left over"
     )
-    assert (lost, doubled, unknown) == (0, 0, 0)
+    assert (lost, doubled, unknown) == (0, 0, 0), told
     assert total > 0
+    return told
 
 
 def killed(settings: Settings, flags: dict[str, Any], kinds: list[str], seed: int) -> Place:
@@ -278,16 +280,18 @@ def test_acknowledged_rows_are_in_their_tables_once_after_kills(
     settings = make_settings(**FLAGS)
     # Every step of the driver has its turn in the long form, and in a process that only seems to die.
     kinds = [WORKER_POINTS[1], "ingest", "jvm", "committed"]
-    require_once(killed(settings, flags_of(settings, FLAGS), kinds, seed=1))
+    print(require_once(killed(settings, flags_of(settings, FLAGS), kinds, seed=1)))
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("catalog", ["sqlite", "postgres", "rest"])
 def test_acknowledged_rows_are_in_their_tables_once_after_many_kills(
-    catalog_settings: MakeCatalogSettings, catalog: str
+    catalog_settings: MakeCatalogSettings, catalog: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = catalog_settings(catalog, **FLAGS)
     chance = random.Random(catalog)
     kinds = [*KINDS * 2, *chance.choices(KINDS, k=67 - 2 * len(KINDS))]
     chance.shuffle(kinds)
-    require_once(killed(settings, flags_of(settings, FLAGS), kinds, seed=2))
+    told = require_once(killed(settings, flags_of(settings, FLAGS), kinds, seed=2))
+    with capsys.disabled():
+        print(f"\n{catalog}: {told}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
+
+import psutil
 
 from calve.spark.jars import spark_home
 
@@ -23,11 +25,24 @@ _READY_SECONDS_MAX = 120.0
 class Cluster:
     url: str
     python: Path  # of the workers
+    directory: Path
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def kill_worker(self) -> None:
-        """One of them, with its executor."""
-        _end(self.workers.pop())
+    def add_worker(self) -> None:
+        place = self.directory / f"worker-{uuid4()}"
+        options = ("--cores", "1", "--memory", "1g", "--work-dir", str(place), self.url)
+        self.workers.append(_start(self.directory, "worker", *options))
+
+    def kill_worker_that_writes(self, directory: Path) -> None:
+        """With its executor and their Python, while one of them has a file open there."""
+        deadline = time.monotonic() + _READY_SECONDS_MAX
+        while time.monotonic() < deadline:
+            for worker in self.workers:
+                if any(_has_open(each, directory) for each in _members(worker)):
+                    self.workers.remove(worker)
+                    _end(worker)
+                    return
+        raise RuntimeError(f"no worker of the cluster has written to {directory}")
 
 
 @contextmanager
@@ -37,13 +52,11 @@ def serve(directory: Path, *, workers: int) -> Iterator[Cluster]:
     with socket.create_server((_HOST, 0)) as free:
         port = free.getsockname()[1]
     master = _start(directory, "master", "--port", str(port))
-    cluster = Cluster(f"spark://{_HOST}:{port}", python / "bin" / "python")
+    cluster = Cluster(f"spark://{_HOST}:{port}", python / "bin" / "python", directory)
     try:
         _await(port, master)
-        for number in range(workers):
-            place = directory / f"worker{number}"
-            options = ("--cores", "1", "--memory", "1g", "--work-dir", str(place), cluster.url)
-            cluster.workers.append(_start(directory, "worker", *options))
+        for _ in range(workers):
+            cluster.add_worker()
         yield cluster
     finally:
         for process in (*cluster.workers, master):
@@ -75,8 +88,26 @@ def _await(port: int, process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("the master of the cluster did not start")
 
 
+def _members(leader: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The process and all that came of it, which are of one session."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) == leader.pid:
+                found.append(process)
+    return found
+
+
+def _has_open(process: psutil.Process, directory: Path) -> bool:
+    try:
+        return any(Path(each.path).is_relative_to(directory) for each in process.open_files())
+    except psutil.Error:
+        return False
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     """The process and all that it started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    for member in _members(process):
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
     process.wait()

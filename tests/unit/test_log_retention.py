@@ -175,6 +175,35 @@ def test_below_the_floor_of_free_space_appends_are_refused(
     assert log.append(stream, rows(0)).first == 0
 
 
+def test_below_the_floor_committed_rows_go_before_the_hot_window_ends(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    """And no sooner: only what the disk has left makes them go."""
+
+    class SharedDisk(OsFiles):
+        others = 0
+
+        def free_bytes(self, directory: Path) -> int:
+            used = sum(path.stat().st_size for path in directory.iterdir())
+            return 100_000 - self.others - used
+
+    files = SharedDisk()
+    options = LogOptions(free_bytes_min=1000, segment_bytes_max=16_384)
+    log = Log(tmp_path / "wal", options, files=files, clock=clock, background=False)
+    stream = log.create_stream(TOPIC)
+    append_many(log, stream, 150)
+    before = segments(log)
+    assert before > 2
+    files.others = files.free_bytes(log.directory) - 999
+    clock.seconds += 1
+    with pytest.raises(Overloaded, match="free_bytes_min"):
+        log.append(stream, rows(150))
+    assert segments(log) == before, "nothing is committed"
+    assert log.trim({stream.id: 150}) == 0, "committed, but hot"
+    assert log.append(stream, rows(150)).first == 150
+    assert segments(log) < before
+
+
 def test_an_idle_segment_is_sealed_so_that_it_can_go(tmp_path: Path, clock: HandClock) -> None:
     log = open_log(tmp_path, clock)
     stream = log.create_stream(TOPIC)

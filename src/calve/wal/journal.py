@@ -14,7 +14,7 @@ from calve.errors import CalveError, Fenced, UnknownOutcome
 from calve.wal.group import Group
 from calve.wal.recovery import OpenedLog
 from calve.wal.retention import DiskBound, Retention, refuse_failed_write
-from calve.wal.writer import Broken, NotWritten, create_segment, next_header
+from calve.wal.writer import NO_SPACE, Broken, NotWritten, create_segment, next_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,7 +75,7 @@ class Journal:
         if not group.buffers:
             return
         with self._guard:
-            self._segment.write(group)
+            self._with_room(lambda: self._segment.write(group))
             self._take_in(group)
             self._last_append_at = self._clock.monotonic()
 
@@ -148,7 +148,7 @@ class Journal:
         """Seal the open segment and begin the next, unless it is empty."""
         with self._guard:
             if not self._segment.is_empty:
-                self._rotate()
+                self._with_room(self._rotate)
 
     def _rotate(self) -> None:
         old = self._segment
@@ -169,26 +169,36 @@ class Journal:
         self._publish(self._durable.persist)
 
     def _require_room(self, more_bytes: int) -> None:
-        self._bound.require_free_space()
-        if self._bound.is_over(self._segment.position, more_bytes):
-            self._make_room()
-            if self._bound.is_over(self._segment.position, more_bytes):
-                raise self._bound.refuse()
+        bound, open_bytes = self._bound, self._segment.position
+        if bound.has_room(open_bytes, more_bytes):
+            return
+        if self._make_room():
+            bound.look_again()
+        bound.require_room(open_bytes, more_bytes)
+
+    def _with_room(self, write: Callable[[], None]) -> None:
+        """Write; where the disk is full, let go of committed rows and do it once more."""
+        try:
+            write()
+        except NotWritten as error:
+            if error.cause.errno not in NO_SPACE or not self._make_room():
+                raise
+            write()
 
     def _rotate_if_full(self, more_bytes: int) -> None:
         is_full = self._segment.position + more_bytes > self._options.segment_bytes_max
         if self._segment.is_sealed or (is_full and not self._segment.is_empty):
-            self._rotate()
+            self._with_room(self._rotate)
 
-    def _make_room(self) -> None:
-        """Let go of committed rows, whatever their age."""
+    def _make_room(self) -> int:
+        """Let go of committed rows, whatever their age; how many segments went."""
         with ExitStack() as asked:
             try:
                 asked.enter_context(self._knowing(None))
             except CalveError as error:
                 _LOG.warning("nobody tells what is committed: %s", error.message)
-                return
-            self._remove_committed(older_than_us=None)
+                return 0
+            return self._remove_committed(older_than_us=None)
 
     def trim(self, committed: Mapping[UUID, int] | None) -> int:
         with self._guard, self._knowing(committed):

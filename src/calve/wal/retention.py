@@ -1,7 +1,7 @@
 """Which segments may go, and whether there is room for more.
 
 A segment goes when every row in it is committed to its table and older than the hot window. When
-the log is over its bound, committed rows go sooner; rows that are not committed never do. What is
+the log or its disk is full, committed rows go sooner; rows that are not committed never do. What is
 committed is told, or asked for whenever rows are to go.
 """
 
@@ -133,26 +133,36 @@ class DiskBound:
     _checked_at: float = field(default=float("-inf"))
     _free_bytes: int = 0
 
-    def is_over(self, open_bytes: int, more_bytes: int) -> bool:
-        return self.sealed_bytes + open_bytes + more_bytes > self.options.disk_bytes_max
+    def has_room(self, open_bytes: int, more_bytes: int) -> bool:
+        return not self._is_over(open_bytes, more_bytes) and not self._is_below_floor()
 
-    def refuse(self) -> Overloaded:
-        return _over_bound(
-            f"the log holds its {self.options.disk_bytes_max} bytes (wal.disk_bytes_max)",
-            "`Log.trim` lets rows go that are committed, `calve wal inspect` shows what is left",
-        )
-
-    def require_free_space(self) -> None:
-        now = self.clock.monotonic()
-        if now - self._checked_at >= _FREE_SPACE_CHECK_SECONDS:
-            self._free_bytes = self._look()
-            self._checked_at = now
-        if self._free_bytes < self.options.free_bytes_min:
+    def require_room(self, open_bytes: int, more_bytes: int) -> None:
+        if self._is_over(open_bytes, more_bytes):
+            raise _over_bound(
+                f"the log holds its {self.options.disk_bytes_max} bytes (wal.disk_bytes_max)",
+                "`Log.trim` lets rows go that are committed, `calve wal inspect` shows what is "
+                "left",
+            )
+        if self._is_below_floor():
             raise _over_bound(
                 f"only {self._free_bytes} bytes are free on the log's disk, "
                 f"{self.options.free_bytes_min} must be (wal.free_bytes_min)",
                 "make room on the disk",
             )
+
+    def look_again(self) -> None:
+        """At the disk, although it was looked at just now: something went."""
+        self._checked_at = float("-inf")
+
+    def _is_over(self, open_bytes: int, more_bytes: int) -> bool:
+        return self.sealed_bytes + open_bytes + more_bytes > self.options.disk_bytes_max
+
+    def _is_below_floor(self) -> bool:
+        now = self.clock.monotonic()
+        if now - self._checked_at >= _FREE_SPACE_CHECK_SECONDS:
+            self._free_bytes = self._look()
+            self._checked_at = now
+        return self._free_bytes < self.options.free_bytes_min
 
     def _look(self) -> int:
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from calve.wal.durable import DurableEnd, write_all
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from calve.wal.state import LogState
 
 _JOINED_BYTES_MAX = 1 << 18
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Broken(Exception):
@@ -192,7 +192,7 @@ def preallocate(file: File, length: int) -> None:
     try:
         file.preallocate(length)
     except OSError as error:
-        if error.errno not in _NO_SPACE:
+        if error.errno not in NO_SPACE:
             raise
 
 
