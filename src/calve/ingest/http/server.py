@@ -13,6 +13,7 @@ import uvicorn
 from calve.errors import Unavailable
 from calve.ingest.certificate import certificate_of
 from calve.ingest.http.app import App
+from calve.ingest.http.paths import WholeSegments
 from calve.ingest.http.protocol import BoundedProtocol, ConnectionLimits
 from calve.ingest.http.routes import OPERATIONS
 from calve.ingest.http.service import Service
@@ -103,7 +104,7 @@ class _Running:
         protocol: Any = partial(BoundedProtocol, limits=limits)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                App(service, OPERATIONS, settings.host),
+                WholeSegments(App(service, OPERATIONS, settings.host)),
                 http=protocol,
                 ws="none",
                 lifespan="off",
