@@ -15,7 +15,7 @@ import pytest
 
 from calve.errors import Conflict, Fenced, InvalidRequest, NotFound, Unavailable
 from calve.state import SubscriptionName
-from calve.subscriptions import Batch
+from calve.subscriptions import Batch, Subscription
 from calve.subscriptions.register import Subscriptions
 from calve.subscriptions.served import ServedSubscriptions
 from tests.conftest import QUICK_RETRIES, MakeSettings
@@ -398,10 +398,14 @@ def test_a_rollback_is_told_though_rows_were_asked_for_again(
             batch = next(subscription)
             site.lake.tables.rollback("orders", first.id)
             subscription.nack(batch)
-            deadline = time.monotonic() + 10
             with pytest.raises(Conflict, match="from offset 5 on"):
-                while time.monotonic() < deadline:
-                    subscription.poll(0.1)
+                _read_for(subscription, 10)
+
+
+def _read_for(subscription: Subscription, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        subscription.poll(0.1)
 
 
 def test_a_seek_that_meets_a_rollback_moves_nothing(site: TopicSite) -> None:
