@@ -153,6 +153,7 @@ _ROWS: Final = (
             TOPIC,
             header(messages.KEY, "the message's key, in UTF-8"),
             header(messages.ATTRIBUTES, "its attributes, as a JSON object of texts"),
+            header(messages.SCHEMA, "the name of what the payload is written in, in UTF-8"),
             header(messages.PUBLISH_TIME, "when it was published", format="date-time"),
             _PRODUCER,
             _SEQUENCE,

@@ -13,6 +13,7 @@ import uvicorn
 from calve.errors import Unavailable
 from calve.ingest.certificate import certificate_of
 from calve.ingest.http.app import App
+from calve.ingest.http.paths import WholeSegments
 from calve.ingest.http.protocol import BoundedProtocol, ConnectionLimits
 from calve.ingest.http.routes import OPERATIONS
 from calve.ingest.http.service import Service
@@ -106,7 +107,7 @@ class _Running:
         idle_seconds = settings.http_idle_timeout_ms / 1000
         self._server = uvicorn.Server(
             uvicorn.Config(
-                App(service, OPERATIONS, settings.host),
+                WholeSegments(App(service, OPERATIONS, settings.host)),
                 http=protocol,
                 ws=BoundedSocket,
                 ws_ping_interval=idle_seconds / _PINGS,
