@@ -189,6 +189,7 @@ def test_a_stop_says_come_back_and_the_next_service_goes_on(make_settings: MakeS
         service.server.stop()
         assert end_of(stream)[1] == 1012
         assert time.monotonic() - started < 3
+        stream.close()
     with (
         serving(settings) as service,
         opened(service, f"{STREAM}?resume={found[1]['id']}") as again,
