@@ -51,6 +51,13 @@ def two(make_settings: MakeSettings) -> Iterator[TopicSite]:
         yield made
 
 
+def poll_on(subscription: Subscription) -> None:
+    """Whatever comes, until something is wrong."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        subscription.poll(0.1)
+
+
 def name_of(site: TopicSite) -> SubscriptionName:
     return SubscriptionName(site.name, "billing")
 
@@ -399,13 +406,7 @@ def test_a_rollback_is_told_though_rows_were_asked_for_again(
             site.lake.tables.rollback("orders", first.id)
             subscription.nack(batch)
             with pytest.raises(Conflict, match="from offset 5 on"):
-                _read_for(subscription, 10)
-
-
-def _read_for(subscription: Subscription, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        subscription.poll(0.1)
+                poll_on(subscription)
 
 
 def test_a_seek_that_meets_a_rollback_moves_nothing(site: TopicSite) -> None:

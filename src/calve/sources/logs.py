@@ -17,7 +17,7 @@ from calve.sources.asking import FLIGHT, is_tls
 from calve.sources.place import LogPlace
 from calve.sources.remote_log import RemoteLogs
 from calve.sources.source_log import Trimmed
-from calve.topics.table_rows import runs_of
+from calve.topics.table_rows import RUN_BYTES, runs_of
 from calve.wal import Claim, LogReader
 from calve.wal.extent import extent_of
 from calve.wal.identity import require_stream
@@ -189,10 +189,10 @@ class _LocalLog:
             header = reader.header(self._stream, offset)
         return header.first_offset if header.first_offset > start else offset
 
-    def run(self, start: int, end: int) -> list[Entry]:
+    def run(self, start: int, end: int, bytes_max: int = RUN_BYTES) -> list[Entry]:
         try:
             with self._owner.reading() as reader:
-                return next(runs_of(reader.read(self._stream, start, end)), [])
+                return next(runs_of(reader.read(self._stream, start, end), bytes_max), [])
         except NotFound as error:
             if "first" not in error.context:
                 raise

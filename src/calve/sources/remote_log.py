@@ -21,7 +21,7 @@ from calve.sources.asking import connect
 from calve.sources.entries import Sources
 from calve.sources.place import LogPlace, LogSpan
 from calve.sources.source_log import Trimmed
-from calve.topics.table_rows import runs_of
+from calve.topics.table_rows import RUN_BYTES, runs_of
 from calve.wal.extent import Extent
 
 if TYPE_CHECKING:
@@ -222,12 +222,12 @@ class RemoteLog:
     def cut(self, start: int, offset: int) -> int:
         return offset
 
-    def run(self, start: int, end: int) -> list[Entry]:
+    def run(self, start: int, end: int, bytes_max: int = RUN_BYTES) -> list[Entry]:
         if start < self.first:
             raise Trimmed
         span = LogSpan(self._topic, self._partition, self.place, start, min(end, self.durable))
         try:
-            return next(runs_of(self._sources.entries(span)), [])
+            return next(runs_of(self._sources.entries(span), bytes_max), [])
         except NotFound as error:
             raise Trimmed from error
 
