@@ -35,7 +35,6 @@ DIRECTORY: Final = ROOT / "docs" / "reference"
 # its name, or single keys. A unit test fails when the code begins to read one of them.
 RESERVED: Final = (
     "pipeline.sink",
-    "query",
     "auth",
 )
 SECTION_NOTES: Final = {

@@ -39,6 +39,7 @@ class Up:
         *arguments: str,
         only: str | None = "ingest",
         ports: tuple[str, ...] = FREE_PORTS,
+        as_json: bool = True,
     ) -> None:
         self.data = data
         self._addresses: dict[str, str] | None = None
@@ -50,7 +51,7 @@ class Up:
                 "up",
                 "--data",
                 str(data),
-                "--json",
+                *(("--json",) if as_json else ()),
                 *(("--only", only) if only else ()),
                 *ports,
                 *arguments,
@@ -102,9 +103,10 @@ def up(
     *arguments: str,
     only: str | None = "ingest",
     ports: tuple[str, ...] = FREE_PORTS,
+    as_json: bool = True,
 ) -> Iterator[Up]:
     """A service that is gone after the block, whatever happened in it."""
-    service = Up(data, *arguments, only=only, ports=ports)
+    service = Up(data, *arguments, only=only, ports=ports, as_json=as_json)
     try:
         yield service
     finally:

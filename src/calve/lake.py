@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from calve.ingest import Intake, Produced, TopicOffsets
     from calve.ingest.dead_letters.box import DeadLetters
+    from calve.query.parameters import Parameters
     from calve.query.rows import Rows
     from calve.query.tail import Tails
     from calve.service.serving import Serving
@@ -71,17 +72,19 @@ class Lake:
             self._connections, TableName.parse(table), batch=batch, retry=retry
         )
 
-    def sql(self, text: str, *, fresh: bool = True) -> Rows:
+    def sql(self, text: str, parameters: Parameters | None = None, *, fresh: bool = True) -> Rows:
         """Ask in SQL, over all tables and topics of the lake; nothing can be changed by it.
 
         A topic has every row that was acknowledged before, each once: those of its table, and
         those that are still on their way there. Without `fresh`, only what is in the table.
+        `parameters` are the values of `?` and `$1`, as a list, or of `$name`, as a mapping.
         """
         from calve.query.sql import run_sql
 
         return run_sql(
             self.catalog,
             text,
+            parameters=parameters,
             spark=self._connections.spark,
             tails=self._open_tails() if fresh else None,
         )
@@ -255,7 +258,16 @@ class Lake:
         """The rows that a topic could not take: to list, show, replay and discard."""
         from calve.ingest.dead_letters.box import DeadLetters
 
-        return DeadLetters(lambda: self.catalog, TableName.parse(topic), lambda: self.intake)
+        return DeadLetters(
+            lambda: self.catalog, TableName.parse(topic), lambda: self.intake, self._require_topic
+        )
+
+    def _require_topic(self, name: TableName) -> None:
+        from calve.state import open_state
+        from calve.topics.registry import TopicRegistry
+
+        with closing(open_state(self.settings)) as state:
+            TopicRegistry(state).topic(name)
 
     @property
     def pipeline(self) -> PipelineControl:

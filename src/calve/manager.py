@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
@@ -322,8 +321,9 @@ class IcebergManager:
             # Of what an expired snapshot took out, nobody could tell any more.
             self._record_removals(table)
         held = expiry.nothing_held if force else held_by_followers(self._lake.settings, table)
-        work = partial(expiry.expire_snapshots, older_than=before, holding=held, dry_run=dry_run)
-        return self._change(table, work)
+        return orphans.expire_snapshots_of(
+            self._lake.catalog, table, before, holding=held, dry_run=dry_run
+        )
 
     def plan_scan(self, table: str, from_snapshot_id: int, to_snapshot_id: int) -> ScanPlan:
         """The data files that came and went between two snapshots."""

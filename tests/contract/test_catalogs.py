@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException
@@ -17,7 +18,12 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from calve.errors import CalveError, Conflict, Denied, NotFound, Unavailable
 from calve.lake import Lake
+from calve.pipeline.shapes import shape_of, table_of
+from calve.pipeline.work import TableShape
+from calve.tables.commit import TableCommit
+from calve.tables.data_files import new_operation_id, write_data_files
 from calve.tables.probe import probe_store
+from calve.tables.staging import Edit
 from calve.tables.translate import translating
 from tests.contract.backends import Backend
 
@@ -165,6 +171,18 @@ def test_conflict_on_a_stale_snapshot(contract_lake: Lake, table_name: str) -> N
     table = contract_lake.catalog.load_table(table_name)
     assert "lost" not in table.properties
     assert ids(table) == [1, 2]
+
+
+def test_files_are_written_by_whoever_was_sent_what_it_takes(
+    contract_lake: Lake, table_name: str
+) -> None:
+    table = contract_lake.catalog.create_table(table_name, USERS)
+    sent = msgspec.msgpack.encode(shape_of(table))
+    far = table_of(msgspec.msgpack.decode(sent, type=TableShape))
+    batches = rows(1, 2).to_batches()
+    files = write_data_files(far, batches, operation_id=new_operation_id("far"))
+    TableCommit(table).attempt(Edit(added=files))
+    assert ids(contract_lake.catalog.load_table(table_name)) == [1, 2]
 
 
 def test_wrong_credentials(kind: Backend, table_name: str) -> None:

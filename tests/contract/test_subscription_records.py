@@ -108,6 +108,23 @@ def test_one_owner_at_a_time_and_a_late_one_is_fenced(billing: State) -> None:
         billing.acknowledge(second, 0, 8)
 
 
+def test_a_consumer_that_comes_back_succeeds_itself_and_nobody_else(billing: State) -> None:
+    first = claimed(billing, "a")
+    second = billing.claim_subscription(BILLING, "a again", 60, succeeds=first.token)
+    assert second is not None
+    assert second.token > first.token
+    assert second.succeeded == first.token
+    with pytest.raises(Fenced):
+        billing.acknowledge(first, 0, 9)
+    billing.release_subscription(first)
+    assert billing.renew_subscription(second, 60) == second
+    assert billing.claim_subscription(BILLING, "a", 60, succeeds=first.token) is None, "too late"
+    billing.release_subscription(second)
+    third = claimed(billing, "b")
+    assert third.succeeded is None
+    assert billing.claim_subscription(BILLING, "a", 60, succeeds=second.token) is None
+
+
 def test_whoever_was_paused_goes_on_if_nobody_took_over(billing: State) -> None:
     claim = claimed(billing, "a", 1)
     deadline = time.monotonic() + 10

@@ -18,6 +18,10 @@ class HandClock:
     def monotonic(self) -> float:
         return self._seconds
 
+    def jump(self, seconds: float) -> None:
+        """Set the wall's clock; no time passes."""
+        self._now += timedelta(seconds=seconds)
+
     def pass_seconds(self, seconds: float) -> None:
         self._now += timedelta(seconds=seconds)
         self._seconds += seconds

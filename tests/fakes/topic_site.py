@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -75,7 +76,7 @@ class TopicSite:
     settings: Settings
     lake: Lake
     state: State
-    intakes: Mapping[int, Intake]
+    intakes: dict[int, Intake]
     topic: str = "orders"
     pipeline: Pipeline = field(init=False)
 
@@ -114,6 +115,17 @@ class TopicSite:
         log = self.intakes[partition].log
         log.rotate()
         log.trim()
+
+    def log_path(self, partition: int = 0) -> Path:
+        found = self.intakes[partition].settings.wal.path
+        assert found is not None
+        return found
+
+    def restart(self, partition: int = 0) -> None:
+        """Have a partition's rows taken in by another, which opens the log anew."""
+        ended = self.intakes[partition]
+        ended.close()
+        self.intakes[partition] = Intake(ended.settings)
 
     @property
     def table(self) -> Table:
@@ -166,14 +178,21 @@ def topic_site(settings: Settings, *, partitions: int = 1) -> Iterator[TopicSite
                 settings.pipeline, logs=",".join(map(str, others.values()))
             ),
         )
-        intakes = {0: opened.enter_context(Intake(shared))}
+        intakes: dict[int, Intake] = {}
+
+        def end() -> None:
+            for each in intakes.values():
+                each.close()
+
+        opened.callback(end)
+        intakes[0] = Intake(shared)
         for number, path in others.items():
             elsewhere = msgspec.structs.replace(
                 shared,
                 wal=msgspec.structs.replace(shared.wal, path=path),
                 ingest=msgspec.structs.replace(shared.ingest, partition=number, flight_port=0),
             )
-            intakes[number] = opened.enter_context(Intake(elsewhere))
+            intakes[number] = Intake(elsewhere)
         state = open_state(shared)
         opened.callback(state.close)
         lake = opened.enter_context(Lake(shared))

@@ -32,7 +32,7 @@ def lake_site(make_settings: MakeSettings) -> Iterator[Site]:
 
 
 def letters(made: Site) -> DeadLetters:
-    return DeadLetters(lambda: made.catalog, ORDERS, lambda: made.intake)
+    return DeadLetters.of(made.intake, ORDERS)
 
 
 def send(made: Site, *ids: int) -> None:

@@ -98,7 +98,8 @@ def test_many_replays_at_once_land_each_row_once(letters: Serving) -> None:
         ("GET", PATH + "?since=0001-01-01T00:00:00%2B10:00", None, 400, "not a time"),
         ("GET", PATH + "/99", None, 404, "no dead letter"),
         ("GET", PATH + "/x", None, 400, "no offset"),
-        ("GET", "/v1/topics/other/dead-letters/1", None, 404, "nothing was ever set aside"),
+        ("GET", "/v1/topics/other/dead-letters", None, 404, "there is no topic"),
+        ("GET", "/v1/topics/other/dead-letters/1", None, 404, "there is no topic"),
         ("POST", PATH + "/replay", {}, 400, "not clear which"),
         ("POST", PATH + "/discard", {}, 400, "not clear which"),
         ("POST", PATH + "/discard", {"all": True, "reason": "x"}, 400, "not clear which"),
@@ -117,4 +118,5 @@ def test_what_cannot_be_done_is_a_problem(
 
 
 def test_a_topic_without_dead_letters_has_none(service: Serving) -> None:
+    service.send("orders", b'{"id":1}').raise_for_status()
     assert listed(service)["count"] == 0

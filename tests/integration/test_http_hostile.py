@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from calve.ingest.http.routes import OPERATIONS
 from tests.conftest import MakeSettings
 from tests.integration.serving import NDJSON, Serving, serving
 
@@ -52,6 +54,23 @@ def test_a_host_that_is_none_is_no_defect(service: Serving, host: bytes) -> None
 def test_an_offset_that_is_none_is_refused(service: Serving, offset: str) -> None:
     response = service.client.get(f"/v1/topics/events/dead-letters/{offset}")
     assert (response.status_code, is_told(response)) == (400, True)
+
+
+@pytest.mark.parametrize("slash", ["%2F", "%2f", "%252f"])
+def test_an_encoded_slash_is_part_of_a_name_and_no_name_has_one(
+    service: Serving, slash: str
+) -> None:
+    """On every route; `events%2Frows` is not `events/rows`."""
+    sent = {"content": b'{"id": 2}', "headers": {"Content-Type": NDJSON}}
+    response = service.client.post(f"/v1/topics/events{slash}rows", **sent)  # type: ignore[arg-type]
+    assert (response.status_code, is_told(response)) == (405, True)
+    for each in OPERATIONS:
+        if "{" in each.path:
+            path = re.sub("{.*?}", f"events{slash}x", each.path)
+            assert is_told(service.client.request(each.method, path, **sent)), (each.method, path)  # type: ignore[arg-type]
+    described = service.client.get("/v1/topics").json()["topics"]
+    assert [each["name"] for each in described] == ["events"]
+    assert len(service.client.get("/v1/topics/events/rows").json()["rows"]) == 1
 
 
 def test_moments_beyond_the_calendar_come_back_as_text(service: Serving) -> None:

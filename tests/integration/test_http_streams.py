@@ -12,13 +12,9 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from calve.model import TableName
-from calve.state import SubscriptionName
 from tests.conftest import MakeSettings
 from tests.integration.serving import Serving, serving
-
-PATH = "/v1/topics/orders/subscriptions/billing"
-BILLING = SubscriptionName(TableName.parse("orders"), "billing")
+from tests.integration.streaming import BILLING, PATH, append, left_by_the_dead
 
 
 class Event(NamedTuple):
@@ -42,13 +38,6 @@ def service(make_settings: MakeSettings) -> Iterator[Serving]:
     )
     with serving(settings) as made:
         yield made
-
-
-def append(service: Serving, count: int) -> None:
-    known = service.intake.topics.find(BILLING.topic)
-    start = service.intake.offsets(BILLING.topic).durable if known else 0
-    body = "".join(f'{{"id":{start + n}}}\n' for n in range(count))
-    service.send("orders", body.encode()).raise_for_status()
 
 
 @contextmanager
@@ -133,8 +122,16 @@ def test_a_subscription_is_moved_and_forgotten(service: Serving) -> None:
     # The place that was before the move is no place to go on from.
     with opened(service, f"{PATH}/stream", headers={"Last-Event-ID": first[0].id}) as stream:
         assert next(stream).offset == 3
+    again = service.client.post(f"{PATH}/reset").json()
+    assert again["partitions"] == [{"partition": 0, "position": 0, "end": 4}]
+    with opened(service, f"{PATH}/stream") as stream:
+        assert offsets(take(stream, 4)) == [0, 1, 2, 3]
+    listed = service.client.get("/v1/subscriptions").json()["subscriptions"]
+    assert [(each["topic"], each["name"]) for each in listed] == [("orders", "billing")]
     assert service.client.delete(PATH).json()["name"] == "billing"
-    assert service.client.get(PATH).status_code == 404
+    for gone in (service.client.get(PATH), service.client.post(f"{PATH}/reset")):
+        assert gone.status_code == 404
+    assert service.client.get("/v1/topics/nothing/subscriptions").status_code == 404
 
 
 def test_one_consumer_at_a_time_has_it_and_one_that_lost_it_is_told(service: Serving) -> None:
@@ -152,6 +149,21 @@ def test_one_consumer_at_a_time_has_it_and_one_that_lost_it_is_told(service: Ser
         assert acknowledged(service, new[0]).json() == {"counts": True}
         beyond = new[0]._replace(id=new[0].id.rpartition("-")[0] + "-0:99")
         assert acknowledged(service, beyond).status_code == 400
+
+
+def test_whoever_had_it_goes_on_at_once_after_a_service_that_was_killed(service: Serving) -> None:
+    append(service, 3)
+    with opened(service, f"{PATH}/stream") as stream:
+        take(stream, 3)
+    left = left_by_the_dead(service.intake.state, 60)
+    last = f"{left.token}-{left.generation}-0:2"
+    started = time.monotonic()
+    with opened(service, f"{PATH}/stream", headers={"Last-Event-ID": last}) as stream:
+        (found,) = take(stream, 1)
+        assert found.offset == 2
+        assert time.monotonic() - started < 5
+        assert acknowledged(service, found._replace(id=last)).json() == {"counts": True}
+        assert service.client.get(PATH).json()["partitions"][0]["position"] == 2
 
 
 def test_a_subscription_that_is_deleted_ends_its_stream_with_the_reason(service: Serving) -> None:

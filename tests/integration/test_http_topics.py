@@ -206,7 +206,8 @@ def test_a_message_is_any_body_with_headers(service: Serving) -> None:
         {
             "Content-Type": "application/json",
             "Calve-Key": "schlüssel".encode(),
-            "Calve-Attributes": '{"source": "web", "schema": "v1 é"}'.encode(),
+            "Calve-Attributes": '{"source": "web", "place": "v1 é"}'.encode(),
+            "Calve-Schema": "straße-value/3".encode(),
             "Calve-Publish-Time": "2026-01-31T10:00:00Z",
             "Calve-Producer": "p",
             "Calve-Sequence": "0",
@@ -221,13 +222,15 @@ def test_a_message_is_any_body_with_headers(service: Serving) -> None:
     assert first == {
         "payload": b'{"any": "thing"}',
         "key": "schlüssel",
-        "attributes": [("source", "web"), ("schema", "v1 é")],
+        "attributes": [("source", "web"), ("place", "v1 é")],
         "content_type": "application/json",
+        "schema": "straße-value/3",
         "publish_time": datetime(2026, 1, 31, 10, tzinfo=UTC),
         "producer": "p",
         "sequence": 0,
     }
     assert (second["payload"], second["content_type"]) == (b"", None)
+    assert second.get("schema") is None
     assert service.client.get("/v1/topics/inbox").json()["topic"]["kind"] == "messages"
 
 

@@ -13,12 +13,13 @@ import pytest
 import calve
 from calve import IcebergStorage, PersistentStorage, StreamMessage
 from calve.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from calve.lake import Lake
 from calve.model import TableName
 from calve.pipeline.pipeline import Pipeline
 from calve.settings import Settings
 from calve.state import open_state
 from tests.conftest import MakeSettings
-from tests.fakes.pipelines import run_here
+from tests.fakes.pipelines import run_here, site
 
 MOMENT = datetime(2026, 1, 31, 10, tzinfo=UTC)
 
@@ -37,6 +38,7 @@ def test_messages_come_back_as_they_were_stored(settings: Settings) -> None:
         producer="p",
         sequence=7,
         content_type="application/octet-stream",
+        schema="orders-value/3",
     )
     bare = StreamMessage(b"")
     with IcebergStorage(settings) as storage:
@@ -55,9 +57,27 @@ def test_messages_come_back_as_they_were_stored(settings: Settings) -> None:
         topic="inbox",
         offset=0,
         content_type="application/octet-stream",
+        schema="orders-value/3",
     )
     assert (second.payload, second.key, second.attributes, second.offset) == (b"", None, {}, 1)
     assert second.publish_time is not None
+
+
+def test_content_type_and_schema_can_be_asked_for_in_the_table(settings: Settings) -> None:
+    whole = StreamMessage(b"{}", content_type="application/json", schema="orders-value/3")
+    with IcebergStorage(settings) as storage:
+        storage.initialize_topic("inbox")
+        storage.store("inbox", [StreamMessage(b""), whole])
+    with site(settings) as made, closing(made.pipeline()) as pipeline:
+        assert pipeline.drain(30)
+        assert made.committed("inbox") == 2
+    with Lake(settings) as lake:
+        found = lake.sql(
+            "select _calve_offset, content_type, schema from inbox where schema = 'orders-value/3'"
+        )
+        assert list(found) == [
+            {"_calve_offset": 1, "content_type": "application/json", "schema": "orders-value/3"}
+        ]
 
 
 def test_messages_and_counts_survive_a_restart(settings: Settings) -> None:

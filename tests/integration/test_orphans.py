@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from calve.changes import delete_rows, insert_rows, update_rows
@@ -14,6 +18,7 @@ from calve.tables import orphans
 from calve.tables.catalog import LakeCatalog
 from calve.tables.expiry import expire_snapshots
 from calve.tables.orphans import drop_and_purge, remove_orphans
+from calve.tables.own_files import own_files
 from calve.tables.references import create_branch, create_tag
 from calve.tables.schemas import define_table
 
@@ -80,7 +85,7 @@ def test_a_directory_that_is_reached_by_a_link_keeps_its_files(
     link = tmp_path / "link"
     link.symlink_to(root(catalog))
     table.metadata = table.metadata.model_copy(update={"location": f"file://{link}"})
-    listed = list(orphans._own_files(table))
+    listed = list(own_files(table))
     assert listed
     assert all(str(link) in file.location for file in listed)
     needed = {orphans._name(file) for file in orphans.needed_files(table)}
@@ -107,9 +112,84 @@ def test_a_purged_table_leaves_nothing(catalog: LakeCatalog) -> None:
         catalog.load_table("t")
 
 
-def test_a_place_that_two_tables_share_is_not_purged(catalog: LakeCatalog) -> None:
+def twin_of(catalog: LakeCatalog) -> None:
+    """Another table, registered from this one's metadata, and changed since."""
     table = catalog.load_table("t")
     catalog.iceberg.register_table((*table.name()[:-1], "twin"), table.metadata_location)
-    with pytest.raises(Conflict, match="twin"):
-        drop_and_purge(catalog, "t")
-    assert catalog.load_table("t").scan().to_arrow().num_rows == 9
+    insert_rows(catalog, "twin", [{"id": 9, "p": "p0"}])
+
+
+def deletions(lake: Lake, name: str) -> list[Callable[[], object]]:
+    """All that deletes files of a table."""
+    return [
+        lambda: lake.tables.drop_table(name, purge=True),
+        lambda: lake.tables.remove_orphans(name, older_than_days=0),
+        lambda: lake.tables.expire_snapshots(name, 0),
+    ]
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["readable", "unreadable"])
+def test_a_place_that_two_tables_share_loses_no_file(
+    lake: Lake, catalog: LakeCatalog, *, is_damaged: bool
+) -> None:
+    twin_of(catalog)
+    delete_rows(catalog, "t", "true")
+    pointer = Path(catalog.load_table("twin").metadata_location.removeprefix("file://"))
+    text = pointer.read_text()
+    if is_damaged:
+        pointer.write_text("{")
+    for delete in deletions(lake, "t"):
+        with pytest.raises(Conflict, match="twin"):
+            delete()
+    pointer.write_text(text)
+    assert catalog.load_table("twin").scan().to_arrow().num_rows == 10
+    assert len(catalog.load_table("t").metadata.snapshots) == 2
+
+
+def test_a_table_that_cannot_be_read_and_lies_elsewhere_is_in_nobodys_way(
+    lake: Lake, catalog: LakeCatalog
+) -> None:
+    other = catalog.create_table("other", catalog.load_table("t").schema())
+    Path(other.metadata_location.removeprefix("file://")).unlink()
+    place = root(catalog)
+    for delete in reversed(deletions(lake, "t")):
+        delete()
+    assert not place.exists()
+
+
+def test_a_copied_table_still_needs_the_files_of_the_first(
+    lake: Lake, catalog: LakeCatalog, tmp_path: Path
+) -> None:
+    table = catalog.load_table("t")
+    copy = shutil.copytree(root(catalog) / "metadata", tmp_path / "copy" / "metadata")
+    pointer = f"file://{copy}/{table.metadata_location.rpartition('/')[2]}"
+    catalog.iceberg.register_table((*table.name()[:-1], "copy"), pointer)
+    for delete in deletions(lake, "t"):
+        with pytest.raises(Conflict, match="copy"):
+            delete()
+
+
+def test_a_file_that_lies_elsewhere_is_not_the_tables_to_delete(
+    lake: Lake, catalog: LakeCatalog, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared.parquet"
+    pq.write_table(pa.table({"id": [5]}), shared)
+    for name in ("a", "b"):
+        lake.tables.create_table(name, {"id": "long"})
+        catalog.load_table(name).add_files([f"file://{shared}"])
+    lake.tables.delete_data("a", "id = 5")
+    assert f"file://{shared}" not in lake.tables.expire_snapshots("a", 0).files
+    lake.tables.drop_table("a", purge=True)
+    assert list(lake.tables.query_table("b")) == [{"id": 5}]
+
+
+def test_a_table_that_forbids_it_loses_no_file(lake: Lake) -> None:
+    lake.tables.create_table("g", {"id": "long"}, properties={"gc.enabled": "false"})
+    lake.tables.insert_data("g", [{"id": 1}])
+    first = lake.tables.list_snapshots("g")[0].id
+    lake.tables.delete_data("g", "true")
+    for delete in deletions(lake, "g"):
+        with pytest.raises(InvalidRequest, match=r"gc\.enabled"):
+            delete()
+    assert list(lake.tables.query_snapshot("g", first)) == [{"id": 1}]
+    lake.tables.drop_table("g")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from urllib.error import URLError
@@ -25,7 +28,7 @@ from calve.service.role import Backoff
 from calve.service.supervisor import Supervisor
 from calve.settings import Settings
 from tests.conftest import MakeSettings
-from tests.services import Up, is_alive, post_rows, settings_of, up, wait_until
+from tests.services import Up, environment, is_alive, post_rows, settings_of, up, wait_until
 
 FREE = {"ingest__http_port": 0, "ingest__flight_port": 0}
 
@@ -45,6 +48,32 @@ def rows_in_log(settings: Settings, topic: str) -> list[int]:
 def restarted(service: Up, before: int) -> int:
     wait_until(lambda: service.ingest_pid != before)
     return service.ingest_pid
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_lines_that_up_prints_to_copy_send_a_row_each(data: Path) -> None:
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with up(data, as_json=False) as service:
+        assert service.process.stderr is not None
+        lines: list[str] = []
+        while len(lines) < 3:
+            line = service.process.stderr.readline()
+            assert line, lines
+            lines += [line.strip()] if line.startswith("  ") else []
+        sent = [
+            subprocess.Popen(
+                ["sh", "-c", line],
+                env={**environment(), "PATH": tools},
+                cwd=data.parent,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            for line in lines
+        ]
+        for each in sent:
+            said, _ = each.communicate(timeout=60)
+            assert each.returncode == 0, said.decode()
+    assert sorted(rows_in_log(settings_of(data), "events")) == [1, 2, 3]
 
 
 def test_up_takes_rows_over_both_doors_and_a_stop_is_clean(data: Path) -> None:

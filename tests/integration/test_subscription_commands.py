@@ -19,6 +19,7 @@ from calve.lake import Lake
 from calve.settings import Settings
 from tests.commands import Run, run_command
 from tests.conftest import MakeSettings
+from tests.integration.streaming import left_by_the_dead
 
 Shell = Callable[..., Run]
 
@@ -96,6 +97,9 @@ def test_subscriptions_are_listed_described_moved_and_forgotten(shell: Shell) ->
     gone = shell("subscription", "describe", "orders", "billing")
     assert gone.code == 4
     assert "calve subscription list orders" in gone.err
+    shell("subscribe", "orders", "--name", "billing", "--max", "1")
+    assert "did you mean 'billing'?" in shell("subscription", "reset", "orders", "biling").err
+    assert shell("subscription", "list", "order").code == 4
 
 
 def test_the_same_goes_through_a_service(settings: Settings, shell: Shell) -> None:
@@ -109,7 +113,10 @@ def test_the_same_goes_through_a_service(settings: Settings, shell: Shell) -> No
         first = shell(*call, "--max", "3")
         assert f"through the service at {server.url}" in first.err
         assert offsets(first) == [0, 1, 2]
-        assert offsets(shell(*call, "--no-follow")) == [3]
+        left_by_the_dead(intake.state, 1)
+        waited = shell(*call, "--no-follow")
+        assert "one that was killed has billing now; waiting until it ends" in waited.err
+        assert offsets(waited) == [3]
         assert offsets(shell("subscribe", "orders", "--from", "2", "--max", "2", *through)) == [
             2,
             3,

@@ -15,7 +15,7 @@ import pytest
 
 from calve.errors import Conflict, Fenced, InvalidRequest, NotFound, Unavailable
 from calve.state import SubscriptionName
-from calve.subscriptions import Batch
+from calve.subscriptions import Batch, Subscription
 from calve.subscriptions.register import Subscriptions
 from calve.subscriptions.served import ServedSubscriptions
 from tests.conftest import QUICK_RETRIES, MakeSettings
@@ -49,6 +49,13 @@ def site(make_settings: MakeSettings) -> Iterator[TopicSite]:
 def two(make_settings: MakeSettings) -> Iterator[TopicSite]:
     with topic_site(make_settings(**FLAGS), partitions=2) as made:
         yield made
+
+
+def poll_on(subscription: Subscription) -> None:
+    """Whatever comes, until something is wrong."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        subscription.poll(0.1)
 
 
 def name_of(site: TopicSite) -> SubscriptionName:
@@ -398,10 +405,8 @@ def test_a_rollback_is_told_though_rows_were_asked_for_again(
             batch = next(subscription)
             site.lake.tables.rollback("orders", first.id)
             subscription.nack(batch)
-            deadline = time.monotonic() + 10
             with pytest.raises(Conflict, match="from offset 5 on"):
-                while time.monotonic() < deadline:
-                    subscription.poll(0.1)
+                poll_on(subscription)
 
 
 def test_a_seek_that_meets_a_rollback_moves_nothing(site: TopicSite) -> None:

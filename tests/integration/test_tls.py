@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,9 +17,12 @@ from calve.errors import Denied, InvalidSettings
 from calve.lake import Lake
 from calve.service.serving import Serving
 from calve.settings import Settings
+from calve.state.work import Progress
 from tests.commands import run_command
 from tests.conftest import MakeSettings
+from tests.fakes.pipelines import site
 from tests.servers.tls import Authority
+from tests.services import wait_until
 
 ROW = b'{"id": 1}'
 
@@ -103,3 +107,58 @@ def test_a_certificate_and_a_key_that_are_not_its_own_are_refused_at_the_start(
     settings = make_settings(ingest__http_port=0, ingest__flight_port=0, **flags)
     with Lake(settings) as lake, pytest.raises(InvalidSettings, match="no certificate"):
         lake.serve()
+
+
+@pytest.fixture
+def elsewhere(
+    make_settings: MakeSettings, authority: Authority, tmp_path: Path
+) -> Iterator[Serving]:
+    """A service with partition 1 of a topic, whose directory nobody else looks at."""
+    certificate, key = authority.server_files()
+    there = make_settings(
+        ingest__http_port=0,
+        ingest__flight_port=0,
+        ingest__tls_cert=str(certificate),
+        ingest__tls_key=str(key),
+        ingest__partition=1,
+        wal__path=str(tmp_path / "wal-1"),
+        wal__free_bytes_min=0,
+    )
+    with Lake(there) as lake, lake.serve() as serving:
+        lake.produce("orders", [{"id": 1}])
+        yield serving
+
+
+def test_the_pipeline_and_its_tasks_trust_what_commands_do(
+    elsewhere: Serving, make_settings: MakeSettings, authority: Authority
+) -> None:
+    settings = make_settings(
+        pipeline__logs=elsewhere.addresses.flight,
+        pipeline__flush_interval_ms=1,
+        ingest__tls_cert=str(authority.pem),
+        wal__free_bytes_min=0,
+    )
+    with site(settings) as made, closing(made.pipeline()) as pipeline:
+        wait_until(lambda: bool(pipeline.run_cycle().rows))
+        assert made.rows("orders") == [{"id": 1}]
+
+
+def test_a_log_behind_a_certificate_that_nobody_trusts_is_told_as_that(
+    elsewhere: Serving, make_settings: MakeSettings
+) -> None:
+    settings = make_settings(
+        pipeline__logs=elsewhere.addresses.flight,
+        pipeline__flush_interval_ms=1,
+        wal__free_bytes_min=0,
+    )
+    with site(settings) as made, closing(made.pipeline()) as pipeline:
+
+        def error() -> Progress | None:
+            pipeline.run_cycle()
+            return next((p for p in made.state.progress().partitions.values() if p.error), None)
+
+        wait_until(lambda: error() is not None)
+        told = error()
+    assert told is not None
+    assert "certificate" in str(told.error)
+    assert "ingest.tls_cert" in str(told.hint)

@@ -554,3 +554,12 @@ def test_a_rollback_that_a_seek_meets_is_told_before_anything_moves(
             reader.seek({0: 3})
             site.append(2)
             assert offsets_of(next(reader) for _ in range(2)) == {0: [3, 4, 15, 16]}
+
+
+def test_a_batch_of_the_log_is_small_however_much_waits(site: TopicSite) -> None:
+    """Who stands still holds no more of it."""
+    for _ in range(6):
+        site.append(500, text="x" * 1_000)
+    with site.read() as reader:
+        sizes = [next(reader).rows.nbytes for _ in range(2)]
+    assert max(sizes) < 2 << 20

@@ -129,19 +129,26 @@ class StateMachine(RuleBasedStateMachine):
         assert self.states[by].delete_subscription(SUBSCRIPTION) == (self.positions is not None)
         self.positions, self.is_claimed = None, False
 
-    @rule(by=st.integers(0, 1), owner=st.sampled_from("xyz"))
-    def claim(self, by: int, owner: str) -> None:
+    @rule(by=st.integers(0, 1), owner=st.sampled_from("xyz"), after=st.none() | CLAIMS)
+    def claim(self, by: int, owner: str, after: int | None = None) -> None:
+        former = (
+            self.claims[after % len(self.claims)] if after is not None and self.claims else None
+        )
+        succeeds = former.token if former is not None else None
         if self.positions is None:
             with pytest.raises(NotFound):
-                self.states[by].claim_subscription(SUBSCRIPTION, owner, 600)
+                self.states[by].claim_subscription(SUBSCRIPTION, owner, 600, succeeds=succeeds)
             return
-        claim = self.states[by].claim_subscription(SUBSCRIPTION, owner, 600)
-        if self.is_claimed and self.claims[-1].owner != owner:
+        claim = self.states[by].claim_subscription(SUBSCRIPTION, owner, 600, succeeds=succeeds)
+        is_own = self.is_claimed and self.claims[-1].owner == owner
+        is_successor = not is_own and former is not None and former.token == self._token()
+        if self.is_claimed and not is_own and not is_successor:
             assert claim is None
             return
         assert claim is not None
         assert claim.generation == self.generation
-        if self.is_claimed:
+        assert claim.succeeded == (succeeds if is_successor else None)
+        if is_own:
             assert claim.token == self.claims[-1].token
         else:
             assert all(claim.token > each.token for each in self.claims)

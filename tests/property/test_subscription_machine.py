@@ -1,32 +1,29 @@
 """Subscriptions deliver and count what a plain model says, whoever has them and wherever they are.
 
-Two partitions, a real catalog and pipeline; consumers that read alone and such that share a read
-come, poll, acknowledge, refuse, move and go in any order, while rows are appended, committed,
-compacted and trimmed. At least once: nothing below what is acknowledged was ever left out.
+Consumers that read alone and such that share a read come, poll, acknowledge, refuse, move and go in
+any order, while rows are appended, committed, compacted, deleted, rolled back and trimmed, snapshots
+expire and logs are opened anew. At least once: nothing below what is acknowledged was ever left out.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any, ClassVar
 
-import hypothesis
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import rule, run_state_machine_as_test
 
 from calve.errors import Conflict, Fenced
-from calve.settings import load_settings
 from calve.state import SubscriptionName
-from calve.subscriptions import Batch, Subscription, tail, windows
+from calve.subscriptions import Batch, Subscription, tail
 from calve.subscriptions.served import ServedSubscriptions
-from tests.fakes.topic_site import TopicSite, batch_offsets, topic_site
-from tests.property.test_reader_machine import FLAGS, PARTITIONS
+from tests.fakes.topic_site import batch_offsets
+from tests.property.topic_machine import PARTITIONS, TopicMachine, quick_disk, settings_of
 
+__all__ = ["quick_disk"]
+pytestmark = pytest.mark.usefixtures("quick_disk")
 LEASE_SECONDS = 600  # what is renewed in the background comes at no known time
 
 
@@ -35,11 +32,24 @@ class Consumer:
     """A subscription, and where the model has it; nowhere until it has read."""
 
     subscription: Subscription
-    at: dict[int, int] | None = None
+    is_shared: bool
+    policy: str
+    at: dict[int, int] = field(default_factory=dict)
     generation: int | None = None
     out: list[Batch] = field(default_factory=list)
     void: dict[int, int] = field(default_factory=dict)
     is_lost: bool = False
+    gone: dict[int, int] = field(default_factory=dict)  # by rollbacks since it has looked
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Where it reads on: behind what it was given, and what had no rows."""
+        return self.subscription._reading.positions
+
+    @property
+    def has_passed(self) -> dict[int, int]:
+        """The lowest of what is gone, where it has come further."""
+        return {p: lowest for p, lowest in self.gone.items() if lowest < self.at[p]}
 
     def place(self, at: dict[int, int], generation: int) -> None:
         self.at, self.generation = dict(at), generation
@@ -52,72 +62,69 @@ class Consumer:
         return number >= self.void.get(self.out[number].partition, 0)
 
 
-class SubscriptionMachine(RuleBasedStateMachine):
+class SubscriptionMachine(TopicMachine):
+    poll_interval_ms: ClassVar = 50
+
     def __init__(self) -> None:
         super().__init__()
-        self.opened = ExitStack()
-        patch = self.opened.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(windows, "WINDOW_ROWS", 6)
-        patch.setattr(tail, "RING_BATCHES_MAX", 3)
-        root = Path(tempfile.mkdtemp())
-        self.opened.callback(shutil.rmtree, root)
-        flags = {"data": str(root), **FLAGS, "reader.poll_interval_ms": 200}
-        settings = load_settings(flags=flags, environ={}).settings
-        self.site: TopicSite = self.opened.enter_context(topic_site(settings, partitions=2))
+        self.patch.setattr(tail, "RING_BATCHES_MAX", 3)
         self.served = ServedSubscriptions(self.site.settings, lambda: self.site.lake.catalog)
         self.opened.callback(self.served.close)
         for partition in PARTITIONS:
-            self.site.append(5, partition)
+            self.append(partition, 5)
+        self.commit()
         self.name = SubscriptionName(self.site.name, "billing")
         self.acknowledged = dict.fromkeys(PARTITIONS, 0)
         self.generation = 0
         self.owner: Consumer | None = None
         self.consumers: list[Consumer] = []
-        self.come(is_shared=True)
-        self.come(is_shared=False)
+        for policy in ("shared", "fail"):
+            self.come(policy)
 
     def teardown(self) -> None:
         try:
             for each in self.consumers:
                 each.subscription.close()
             self.owner = None
-            self.come(is_shared=True)
+            self.come("shared")
             self.read_to_the_end(self.consumers[-1])
             self.consumers[-1].subscription.close()
         finally:
             self.opened.close()
 
-    @rule(
-        what=st.sampled_from(["rows", "rows", "rows", "commit", "trim", "compact"]),
-        partition=st.sampled_from(PARTITIONS),
-        counts=st.lists(st.integers(1, 5), min_size=1, max_size=6),
-    )
-    def change_the_topic(self, what: str, partition: int, counts: list[int]) -> None:
-        if what == "rows":
-            for count in counts:  # more batches than a ring has
-                self.site.append(count, partition)
-                time.sleep(0.002)
-            return
-        self.site.commit()
-        if what == "trim":
-            for each in PARTITIONS:
-                self.site.trim(each)
-        elif what == "compact":
-            self.site.compact(descending=True, file_rows=7)
+    def before_change(self, what: str, data: st.DataObject) -> None:
+        # What somebody has not seen before its snapshot is gone, nobody can tell him.
+        if what == "expire":
+            if self.owner is not None:
+                self.read_one(self.owner)
+            for each in [each for each in self.consumers if each.gone]:
+                self.leave(each)
 
-    @rule(is_shared=st.booleans(), data=st.data())
-    def come_and_go(self, is_shared: bool, data: st.DataObject) -> None:
-        if data.draw(st.booleans()):
-            self.come(is_shared)
-        elif len(self.consumers) > 1:
+    def after_change(self, what: str) -> None:
+        if what not in {"compact", "expire"}:
+            time.sleep(1.2 * self.poll_interval_ms / 1000)  # so old may be what is known
+
+    def was_rolled_back(self, gone: dict[int, int]) -> None:
+        for consumer in self.consumers:
+            for partition, lowest in gone.items():
+                known = consumer.gone.get(partition, lowest)
+                consumer.gone[partition] = min(lowest, known)
+
+    @rule(policy=st.sampled_from(["shared", "shared", "fail", "skip", "from"]), data=st.data())
+    def come_and_go(self, policy: str, data: st.DataObject) -> None:
+        if data.draw(st.booleans()) or not self.consumers:
+            self.come(policy)
+        else:
             self.leave(data.draw(st.sampled_from(self.consumers)))
 
-    def come(self, is_shared: bool) -> None:
+    def come(self, policy: Any) -> None:
         if len(self.consumers) == 3:
             self.leave(self.consumers[0])
+        is_shared = policy == "shared"
+        policy = "fail" if is_shared else policy
         register = self.served if is_shared else self.site.lake.subscriptions
-        made = register.open("orders", "billing", lease_seconds=LEASE_SECONDS)
-        self.consumers.append(Consumer(made))
+        made = register.open("orders", "billing", lease_seconds=LEASE_SECONDS, on_rollback=policy)
+        self.consumers.append(Consumer(made, is_shared, policy))
 
     def leave(self, consumer: Consumer) -> None:
         consumer.subscription.close()
@@ -125,22 +132,36 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if self.owner is consumer:
             self.owner = None
 
+    def was_told(self, consumer: Consumer, error: Conflict) -> None:
+        """It is to subscribe again then."""
+        assert "rolled back" in str(error)
+        assert consumer.gone
+        assert consumer.policy == "fail"
+        self.leave(consumer)
+
     @rule(
-        what=st.sampled_from(["poll", "poll", "ack", "ack", "ack", "nack", "nack", "move", "lose"]),
+        what=st.lists(
+            st.sampled_from(["poll", "poll", "ack", "ack", "ack", "nack", "move", "lose"]),
+            min_size=1,
+            max_size=4,
+        ),
         data=st.data(),
     )
-    def consume(self, what: str, data: st.DataObject) -> None:
-        match what:
-            case "poll":
-                self.poll(data)
-            case "ack":
-                self.acknowledge(data)
-            case "nack":
-                self.refuse(data)
-            case "move":
-                self.move(data, is_operator=data.draw(st.booleans()))
-            case _:
-                self.take_away()
+    def consume(self, what: list[str], data: st.DataObject) -> None:
+        for each in what:
+            if not self.consumers:
+                return
+            match each:
+                case "poll":
+                    self.poll(data)
+                case "ack":
+                    self.acknowledge(data)
+                case "nack":
+                    self.refuse(data)
+                case "move":
+                    self.move(data, is_operator=data.draw(st.booleans()))
+                case _:
+                    self.take_away()
 
     def poll(self, data: st.DataObject) -> None:
         among = [self.owner] * 3 if self.owner is not None else []
@@ -149,27 +170,54 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self.read_one(consumer)
 
     def read_one(self, consumer: Consumer) -> None:
-        if consumer.is_lost:
+        if consumer.is_lost or consumer not in self.consumers:
             return
-        batch = consumer.subscription.poll(0.02)
-        self.owner = self.owner or consumer
-        if self.owner is not consumer:
-            assert batch is None
+        if self.owner not in {None, consumer}:
+            assert consumer.subscription.poll(0.02) is None
             return
+        self.owner = consumer
         if consumer.generation is None:
             consumer.place(self.acknowledged, self.generation)
-        if batch is None:
+        has_passed = consumer.has_passed
+        if consumer.policy == "from":
+            consumer.at |= has_passed
+        try:
+            batch = consumer.subscription.poll(0.02)
+            deadline = time.monotonic() + 10
+            while consumer.policy == "fail" and has_passed:
+                # Who shares a read is told when that one has looked.
+                assert consumer.is_shared
+                assert time.monotonic() < deadline
+                consumer.subscription.poll(0.02)
+        except Conflict as error:
+            self.was_told(consumer, error)
             return
-        assert consumer.at is not None
-        start = consumer.at[batch.partition]
-        assert batch_offsets(batch) == list(range(start, batch.next_offset))
-        consumer.at[batch.partition] = batch.next_offset
-        consumer.out.append(batch)
+        if not consumer.is_shared:
+            consumer.gone = {}
+        self.check(consumer, batch)
+
+    def check(self, consumer: Consumer, batch: Batch | None) -> None:
+        """What came, and what was passed without rows, and that nothing else counts as done."""
+        for partition, position in consumer.positions.items():
+            is_its = batch is not None and batch.partition == partition
+            found = batch_offsets(batch) if batch is not None and is_its else []
+            expected = self.model.rows(partition, consumer.at[partition], position)
+            assert found == expected, (partition, consumer.at, position)
+            consumer.at[partition] = position
+        if batch is not None:
+            consumer.out.append(batch)
+        for partition, done in self.site.state.positions(self.name).items():
+            known = self.acknowledged[partition]
+            assert known <= done <= consumer.at[partition] or done == known
+            assert self.model.rows(partition, known, done) == []
+            self.acknowledged[partition] = done
+        if consumer.subscription._generation is None:
+            assert consumer.generation != self.generation
+            consumer.generation = None  # it wanted to pass over some, and was told that it moved
 
     def read_to_the_end(self, consumer: Consumer) -> None:
-        ends = {each: self.site.durable(each) for each in PARTITIONS}
         deadline = time.monotonic() + 20
-        while consumer.at != ends:
+        while consumer.at != self.model.durable:
             assert time.monotonic() < deadline
             self.read_one(consumer)
 
@@ -199,17 +247,21 @@ class SubscriptionMachine(RuleBasedStateMachine):
     def refuse(self, data: st.DataObject) -> None:
         if self.owner is None or not self.owner.out or self.owner.is_lost:
             return
-        number = data.draw(st.integers(max(0, len(self.owner.out) - 4), len(self.owner.out) - 1))
-        batch = self.owner.out[number]
-        counts = self.owner.counts(number)
-        self.owner.subscription.nack(batch)
+        consumer = self.owner
+        number = data.draw(st.integers(max(0, len(consumer.out) - 4), len(consumer.out) - 1))
+        batch = consumer.out[number]
+        counts = consumer.counts(number)
+        try:
+            consumer.subscription.nack(batch)
+        except Conflict as error:
+            self.was_told(consumer, error)
+            return
         if counts:
-            assert self.owner.at is not None
-            self.owner.at[batch.partition] = self.acknowledged[batch.partition]
-            self.owner.forget(batch.partition)
+            consumer.at[batch.partition] = self.acknowledged[batch.partition]
+            consumer.forget(batch.partition)
 
     def move(self, data: st.DataObject, is_operator: bool) -> None:
-        to = {p: data.draw(st.integers(0, self.site.durable(p))) for p in PARTITIONS}
+        to = {p: data.draw(st.integers(0, self.model.durable[p])) for p in PARTITIONS}
         consumer = data.draw(st.sampled_from(self.consumers))
         if is_operator:
             self.site.lake.subscriptions.seek("orders", "billing", to)
@@ -220,9 +272,15 @@ class SubscriptionMachine(RuleBasedStateMachine):
                 consumer.subscription.seek(to)
             return
         else:
-            consumer.subscription.seek(to)
+            try:
+                consumer.subscription.seek(to)
+            except Conflict as error:
+                self.was_told(consumer, error)
+                return
             self.owner = consumer
             consumer.generation = None
+            if not consumer.is_shared:
+                consumer.gone = {}
         self.generation += 1
         self.acknowledged = to
 
@@ -243,27 +301,11 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.owner = None
 
 
-def settings_of(examples: int, steps: int) -> hypothesis.settings:
-    return hypothesis.settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        phases=[hypothesis.Phase.explicit, hypothesis.Phase.reuse, hypothesis.Phase.generate],
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody pulls the plug here."""
-    monkeypatch.setattr("os.fdatasync", lambda _: None)
-    monkeypatch.setattr("os.fsync", lambda _: None)
-
-
 def test_subscriptions_follow_a_model() -> None:
     run_state_machine_as_test(SubscriptionMachine, settings=settings_of(8, 25))
 
 
 @pytest.mark.torture
+@pytest.mark.timeout(3_600)
 def test_subscriptions_follow_a_model_at_length() -> None:
     run_state_machine_as_test(SubscriptionMachine, settings=settings_of(300, 60))

@@ -48,7 +48,7 @@ NAMED_BY_USERS = {"get_current_snapshot", "get_topic_stats"}
 # A Spark task answers for each of its pieces.
 BROAD = {
     "pipeline/task.py",
-    *("client/delivery.py", "ingest/http/app.py"),
+    *("client/delivery.py", "ingest/http/answers.py", "ingest/http/app.py"),
     *("cli/main.py", "tables/outcome.py", "tables/translate.py"),
     *("wal/group.py", "wal/pending.py"),
     *("pipeline/crew.py",),

@@ -19,9 +19,10 @@ class HandClock:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.ahead = timedelta(0)  # of the wall's clock
 
     def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds) + self.ahead
 
     def monotonic(self) -> float:
         return self.seconds
@@ -230,6 +231,27 @@ def test_the_clock_going_back_keeps_times_in_order(tmp_path: Path, clock: HandCl
         assert times == sorted(times)
         moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=105)
         assert reader.offset_at(stream, moment) == 3
+
+
+@pytest.mark.parametrize("is_opened_again", [False, True])
+def test_a_clock_that_was_ahead_keeps_rows_no_longer_than_the_hot_window(
+    tmp_path: Path, clock: HandClock, is_opened_again: bool
+) -> None:
+    log = open_log(tmp_path, clock)
+    stream = log.create_stream(TOPIC)
+    clock.ahead = timedelta(days=400)
+    log.append(stream, rows(0))
+    log.rotate()
+    clock.ahead = timedelta(0)
+    if is_opened_again:
+        log.close()
+        clock.seconds = 50
+        log = open_log(tmp_path, clock)
+    clock.seconds += 59
+    assert log.trim({stream.id: 1}) == 0
+    clock.seconds += 2
+    assert log.trim() == 1
+    log.close()
 
 
 def test_a_full_log_still_lets_topics_go_and_records_losses(

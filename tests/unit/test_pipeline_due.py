@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calve.clock import Instant
 from calve.errors import Unavailable
 from calve.pipeline.backoff import Health
 from calve.pipeline.due import SMALL_BYTES, FlushLimits, Pace, Waiting
@@ -19,19 +20,20 @@ from calve.wal.extent import Extent
 from tests.fakes.clocks import HandClock
 
 LIMITS = FlushLimits(rows_max=1_000, bytes_max=1 << 24, interval_ms=5_000, freshness_ms=60_000)
-FEW = Waiting(rows=1, bytes=100, since_us=0)
+START = Instant(0, 0.0)
+FEW = Waiting(rows=1, bytes=100, since=START)
 
 
-def seconds(count: float) -> int:
-    return int(count * 1_000_000)
+def seconds(count: float) -> Instant:
+    return Instant(int(count * 1_000_000), count)
 
 
 def test_rows_bytes_or_age_make_a_topic_due() -> None:
     pace = Pace()
     assert not pace.is_due(FEW, LIMITS, seconds(4.9))
     assert pace.is_due(FEW, LIMITS, seconds(5))
-    assert pace.is_due(Waiting(1_000, 100, 0), LIMITS, 0)
-    assert pace.is_due(Waiting(1, 1 << 24, 0), LIMITS, 0)
+    assert pace.is_due(Waiting(1_000, 100, START), LIMITS, START)
+    assert pace.is_due(Waiting(1, 1 << 24, START), LIMITS, START)
 
 
 def test_a_trickle_waits_longer_each_time_up_to_the_freshness_and_not_once_it_is_busy() -> None:
@@ -43,7 +45,7 @@ def test_a_trickle_waits_longer_each_time_up_to_the_freshness_and_not_once_it_is
     assert intervals == [5, 10, 20, 40, 60, 60, 60]
     assert not pace.is_due(FEW, LIMITS, seconds(59))
     # More than a little waits: not a trickle any more.
-    assert pace.is_due(Waiting(2, SMALL_BYTES, 0), LIMITS, seconds(5))
+    assert pace.is_due(Waiting(2, SMALL_BYTES, START), LIMITS, seconds(5))
     pace.flushed(SMALL_BYTES, LIMITS, by_age=True)
     assert pace.interval_ms(LIMITS) == 5_000
 

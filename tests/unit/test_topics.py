@@ -389,7 +389,7 @@ def test_messages_go_into_their_topic_as_they_are_and_come_back(registry: TopicR
     topic = registry.create(ORDERS, TopicSpec(kind="messages"))
     sent = [
         StreamMessage(b"\x00\xff", key="k", attributes={"a": "b", "schema": "v1"}, sequence=4),
-        StreamMessage(b"", publish_time=NOW, producer="p", content_type="text/plain"),
+        StreamMessage(b"", publish_time=NOW, producer="p", content_type="text/plain", schema="s/1"),
     ]
     batch = message_batch(sent, now=NOW)
     assert fit(topic, batch.schema).is_plain
@@ -399,7 +399,7 @@ def test_messages_go_into_their_topic_as_they_are_and_come_back(registry: TopicR
     assert (first.attributes, first.sequence) == ({"a": "b", "schema": "v1"}, 4)
     assert (first.publish_time, first.topic) == (NOW, "orders")
     assert (second.payload, second.producer, second.offset) == (b"", "p", 8)
-    assert (second.content_type, second.attributes) == ("text/plain", {})
+    assert (second.content_type, second.schema, second.attributes) == ("text/plain", "s/1", {})
 
 
 @pytest.mark.parametrize(

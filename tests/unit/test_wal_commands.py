@@ -83,6 +83,17 @@ def test_inspect_shows_topics_and_segments(lake: Lake) -> None:
         assert lake.json("inspect")["has_writer"]
 
 
+def test_inspect_names_damage_inside_of_a_segment(lake: Lake) -> None:
+    at = position_of_rows(lake)
+    lake.damage(at)
+    shown = lake.run("inspect")
+    assert "damaged at byte " in shown.out
+    assert "calve wal verify" in shown.err
+    (segment,) = lake.json("inspect")["segments"]
+    assert int(segment["problem"].split()[3].rstrip(":")) <= at
+    assert lake.json("inspect", "--quick")["segments"][0]["problem"] is None
+
+
 def test_verify_is_content_with_a_whole_log(lake: Lake) -> None:
     assert lake.json("verify")["is_whole"]
     assert "whole" in lake.run("verify").err

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from calve.cli.output import say
 from calve.client import Client
-from calve.client.trust import trusted_with
 from calve.errors import CalveError
+from calve.protocol.trust import trusted_with
 from calve.testdata import generate_test_data
 
 if TYPE_CHECKING:

@@ -193,7 +193,7 @@ def _row(each: dict[str, Any]) -> tuple[str, ...]:
         f"{each['lag_rows']:,}",
         "?" if size is None else f"{size:,}",
         "" if seconds is None else f"{seconds:,.1f}",
-        _ago(each["last_commit_at"]),
+        _ago(each["last_commit_at"], is_past=True),
         "" if interval is None else f"{interval / 1000:g} s",
         _ago(each["next_try_at"]),
     )
@@ -204,8 +204,10 @@ def _name(each: dict[str, Any]) -> str:
     return topic if each["partition"] == 0 else f"{topic}/{each['partition']}"
 
 
-def _ago(text: str | None) -> str:
+def _ago(text: str | None, *, is_past: bool = False) -> str:
+    """What is past is so also by a clock that was set back since."""
     if text is None:
         return ""
     seconds = (datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds()
+    seconds = max(seconds, 0) if is_past else seconds
     return f"{seconds:,.0f} s ago" if seconds >= 0 else f"in {-seconds:,.0f} s"

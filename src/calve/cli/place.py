@@ -60,7 +60,7 @@ def service_url(settings: Settings, server: str | None) -> str | None:
 def client_of(settings: Settings, url: str) -> Client:
     """A client that also trusts the certificate which the settings name."""
     from calve.client import Client
-    from calve.client.trust import trusted_with
+    from calve.protocol.trust import trusted_with
 
     return Client(url, tls_root_certs=trusted_with(settings.ingest.tls_cert))
 

@@ -131,7 +131,7 @@ def _way(settings: Settings, topic: str, server: str | None, on_error: str) -> I
             yield _IntoLake(lake, topic, sets_aside=sets_aside)
     elif url.startswith("http"):
         from calve.client.posting import Poster
-        from calve.client.trust import trusted_with
+        from calve.protocol.trust import trusted_with
 
         say(f"through the service at {url}")
         trusted = trusted_with(settings.ingest.tls_cert)

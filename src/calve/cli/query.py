@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 from uuid import uuid4
 
 import click
@@ -16,11 +16,16 @@ import click
 from calve.cli.opened import opened
 from calve.cli.options import Call, common_options
 from calve.cli.output import say
+from calve.cli.place import client_of
 from calve.errors import InvalidRequest
 from calve.manager import IcebergManager
 from calve.query.formats import FORMATS, write_rows
 from calve.query.rows import Rows
 from calve.tables.snapshots import parse_moment, told_moment
+
+if TYPE_CHECKING:
+    from calve.client import Client
+    from calve.lake import Lake
 
 _BINARY: Final = frozenset({"parquet", "arrow"})
 _FORMAT = click.option(
@@ -91,28 +96,62 @@ def query(
     show_default=True,
     help="Every acknowledged row of a topic, or only those that are in its table.",
 )
+@click.option(
+    "--param",
+    "parameters",
+    metavar="VALUE",
+    multiple=True,
+    help="The value of ? or $1, a text that becomes what SQL needs; can be given again.",
+)
+@click.option(
+    "--server",
+    metavar="URL",
+    envvar="CALVE_SERVER",
+    help="The service to ask, such as grpc://127.0.0.1:8815; also as CALVE_SERVER. Without it, "
+    "the lake itself, with no limits.",
+)
 @_FORMAT
 @_OUTPUT
 @common_options
 def sql(
-    call: Call, text: str, *, fresh: bool, output_format: str | None, output: str | None
+    call: Call,
+    text: str,
+    *,
+    fresh: bool,
+    parameters: tuple[str, ...],
+    server: str | None,
+    output_format: str | None,
+    output: str | None,
 ) -> None:
     """Ask in SQL, over all tables and topics of the lake; nothing can be changed by it.
 
     \b
     Example: calve sql "select country, count(*) from users group by country"
     Example: calve sql "select * from users AT (VERSION => 12345)" --json
+    Example: calve sql "select * from users where name = ?" --param "O'Hara"
     """
-    from calve.lake import Lake
-
-    with Lake(call.settings(), create=False) as lake:
-        rows = lake.sql(text, fresh=fresh)
+    with _asked(call, server) as place:
+        rows = place.sql(text, list(parameters) or None, fresh=fresh)
         for each in rows.times:
             say(each)
         for as_of in rows.as_of:
             if as_of.durable:
                 say(str(as_of))
         _write(call, rows, output_format, output)
+
+
+@contextmanager
+def _asked(call: Call, server: str | None) -> Iterator[Lake | Client]:
+    settings = call.settings()
+    if server is None:
+        from calve.lake import Lake
+
+        with Lake(settings, create=False) as lake:
+            yield lake
+    else:
+        say(f"through the service at {server}")
+        with client_of(settings, server) as client:
+            yield client
 
 
 def _as_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -84,15 +85,22 @@ def _opened(
 ) -> _Source:
     from calve.lake import Lake
 
-    if not isinstance(lake, Lake):
+    if name is not None:
+        _say_owner(lake, topic, name)
         return lake.subscribe(topic, name, start, **options)
-    if name is None:
+    if isinstance(lake, Lake):
         return lake.read(topic, start, **options)
-    found = lake.subscribe(topic, name, start, **options)
-    owner = found.status().owner
-    if owner is not None:
-        say(f"{owner} has {name} now; waiting until it ends")
-    return found
+    return lake.subscribe(topic, None, start, **options)
+
+
+def _say_owner(lake: Lake | Client, topic: str, name: str) -> None:
+    """Tell somebody who is going to wait for whom."""
+    from calve.errors import NotFound
+
+    with suppress(NotFound):  # it is new then
+        owner = lake.subscriptions.describe(topic, name).owner
+        if owner is not None:
+            say(f"{owner} has {name} now; waiting until it ends")
 
 
 def _print_all(call: Call, source: _Source, rows_max: int | None, *, is_named: bool) -> None:

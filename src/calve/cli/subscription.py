@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,10 +13,18 @@ from calve.cli.output import counted, print_json, print_table, say
 from calve.cli.place import server_option, subscribing_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from calve.client.subscriptions import ClientSubscriptions
     from calve.subscriptions.register import Subscriptions
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+
+
+def _named(command: _F) -> _F:
+    """Give a command the topic and the name of a subscription."""
+    named = click.argument("name", metavar="NAME")(command)
+    return click.argument("topic", metavar="TOPIC")(named)
 
 
 @click.command("list")
@@ -41,8 +49,7 @@ def list_all(call: Call, topic: str | None, *, server: str | None) -> None:
 
 
 @click.command()
-@click.argument("topic", metavar="TOPIC")
-@click.argument("name", metavar="NAME")
+@_named
 @server_option
 @common_options
 def describe(call: Call, topic: str, name: str, *, server: str | None) -> None:
@@ -56,8 +63,7 @@ def describe(call: Call, topic: str, name: str, *, server: str | None) -> None:
 
 
 @click.command()
-@click.argument("topic", metavar="TOPIC")
-@click.argument("name", metavar="NAME")
+@_named
 @click.option(
     "--to",
     "start",
@@ -84,8 +90,7 @@ def seek(call: Call, topic: str, name: str, *, start: str, server: str | None) -
 
 
 @click.command()
-@click.argument("topic", metavar="TOPIC")
-@click.argument("name", metavar="NAME")
+@_named
 @destroying
 @server_option
 @common_options
@@ -100,18 +105,17 @@ def reset(
     Example: calve subscription reset orders billing --yes
     """
     with _subscriptions(call, server) as subscriptions:
-        found = subscriptions.describe(topic, name)
+        found = subscriptions.describe(topic, name).document()
         if dry_run:
             say(f"{name} would begin again with the first row of {topic}")
-            _print(call, found.document())
-            return
-        confirm(f"Have {name} read all of {topic} again?", yes=yes)
-        _print(call, subscriptions.reset(topic, name).document())
+        else:
+            confirm(f"Have {name} read all of {topic} again?", yes=yes)
+            found = subscriptions.reset(topic, name).document()
+    _print(call, found)
 
 
 @click.command()
-@click.argument("topic", metavar="TOPIC")
-@click.argument("name", metavar="NAME")
+@_named
 @destroying
 @server_option
 @common_options
@@ -124,10 +128,10 @@ def delete(
     Example: calve subscription delete orders billing --yes
     """
     with _subscriptions(call, server) as subscriptions:
-        found = subscriptions.describe(topic, name)
+        found = subscriptions.describe(topic, name).document()
         if dry_run:
             say(f"{name} would be forgotten")
-            _print(call, found.document())
+            _print(call, found)
             return
         confirm(f"Forget {name} of {topic} and its progress?", yes=yes)
         subscriptions.delete(topic, name)

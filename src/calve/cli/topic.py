@@ -25,7 +25,8 @@ _FLUSH_SECONDS: Final = 60.0
 _RETENTION = click.option(
     "--retention",
     metavar="DURATION",
-    help="How long the table keeps rows, such as 30d, 12h or forever.",
+    help="How long the table is to keep rows, such as 30d, 12h or forever. It is kept for "
+    "maintenance to come; this version removes none.",
 )
 _UNKNOWN = click.option(
     "--on-unknown-column",

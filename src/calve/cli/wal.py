@@ -46,20 +46,23 @@ def wal() -> None:
 
 
 @wal.command()
+@click.option("--quick", is_flag=True, help="Do not read the frames: damage in them is not seen.")
 @common_options
-def inspect(call: Call) -> None:
-    """Show the log's identity, its segments and its topics with their offsets.
+def inspect(call: Call, *, quick: bool) -> None:
+    """Show the log's identity, its segments and what is damaged in them, its topics and offsets.
 
     \b
     Example: calve wal inspect
     """
     layout = _layout(call)
     with translating(layout.root, "read"):
-        description = describe_log(_FILES, layout)
+        description = describe_log(_FILES, layout, check=not quick)
     if call.as_json:
         print_json(description)
     else:
         _print_log(description)
+    if description.problem or any(each.problem for each in description.segments):
+        say("damaged: `calve wal verify` says which offsets are affected, and what to do")
 
 
 @wal.command()

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from calve.client.subscription import ClientSubscription
+    from calve.query.parameters import Parameters
+    from calve.query.rows import Rows
     from calve.subscriptions.start import Start
     from calve.tables.schemas import SchemaSource
 
@@ -214,6 +216,16 @@ class Client:
         """The same as `lake.subscriptions`, through the service."""
         self._require_open()
         return ClientSubscriptions(self._link.act)
+
+    def sql(self, text: str, parameters: Parameters | None = None, *, fresh: bool = True) -> Rows:
+        """The same as `lake.sql`, through the service and within its limits.
+
+        Rows come as they are read, once; `to_arrow()` and what looks at all of them keeps them.
+        """
+        from calve.client.query import ask
+
+        self._require_open()
+        return ask(self._link, text, parameters, fresh=fresh)
 
     def status(self) -> dict[str, Any]:
         """How the service is doing: its log, its topics, the pipeline."""

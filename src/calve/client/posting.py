@@ -12,9 +12,9 @@ from uuid import uuid4
 
 import msgspec
 
-from calve.client.trust import context_with
 from calve.errors import CalveError, Denied, InvalidRequest, Unavailable
 from calve.protocol.problem import decoded, error_of
+from calve.protocol.trust import context_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -20,11 +20,9 @@ from calve.protocol.flight_errors import translated
 from calve.protocol.streams import BatchPlace, StreamTicket
 from calve.subscriptions.batch import Batch
 from calve.subscriptions.place import Place
+from calve.subscriptions.polled import Consumer, acknowledged_end, require_handed_out
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Self
-
     from calve.client.link import Link
     from calve.client.subscriptions import ClientSubscriptions
     from calve.subscriptions.start import Start
@@ -82,7 +80,7 @@ class _Stream:
             self.came.put(outcome)
 
 
-class ClientSubscription:
+class ClientSubscription(Consumer):
     """An iterator of batches. A context manager, for one thread; another one may close it.
 
     What a `Subscription` of a lake promises, this one does too; see there.
@@ -141,18 +139,7 @@ class ClientSubscription:
         return None
 
     def ack(self, batch: Batch, next_offset: int | None = None) -> bool:
-        """Say that all rows of the batch's partition up to its end are done with; durable then.
-
-        Or up to `next_offset`, which is in the batch. False if that does not count, because the
-        subscription was moved or the rows were asked for again since: they come again.
-        """
-        offset = batch.next_offset if next_offset is None else next_offset
-        if not batch.first_offset <= offset <= batch.next_offset:
-            raise InvalidRequest(
-                f"offset {offset} is not in the batch, which has {batch.first_offset} up to "
-                f"{batch.next_offset}",
-                hint="acknowledge a batch that this subscription handed out, or a part of it",
-            )
+        offset = acknowledged_end(batch, next_offset)
         patience = _Patience()
         while True:
             if not self._counts(batch):
@@ -167,7 +154,6 @@ class ClientSubscription:
                 patience.bear(error)
 
     def nack(self, batch: Batch) -> None:
-        """Have all rows of the batch's partition that are not acknowledged come again."""
         _ = self._required_name
         if not self._counts(batch):
             return
@@ -178,44 +164,18 @@ class ClientSubscription:
         self._reconnect(_Patience())
 
     def seek(self, start: Start) -> None:
-        """Go on from another place, for good; what was handed out before does not count then."""
         self._subscriptions.seek(self.topic, self._required_name, start)
         self._forget_all()
         self._place = None
         self._reconnect(_Patience())
 
-    def reset(self) -> None:
-        """Begin again with the first row."""
-        self.seek("earliest")
-
     def status(self) -> SubscriptionStatus:
-        """Where it is, who has it and how far behind."""
         return self._subscriptions.describe(self.topic, self._required_name)
-
-    @property
-    def lag(self) -> int:
-        """How many offsets of the topic are not acknowledged."""
-        return self.status().lag
 
     def close(self) -> None:
         """Let others have it; a `poll` under way in another thread returns None."""
         self._is_closing.set()
         self._stream.end()
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
-
-    def __next__(self) -> Batch:
-        batch = self.poll()
-        if batch is None:
-            raise StopIteration
-        return batch
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"ClientSubscription({self.topic!r}, {self.name!r})"
@@ -232,11 +192,7 @@ class ClientSubscription:
         return self._ticket.subscription
 
     def _counts(self, batch: Batch) -> bool:
-        if batch.delivery == 0:
-            raise InvalidRequest(
-                "the batch was not handed out by a subscription",
-                hint="acknowledge what `poll` or the iteration gave",
-            )
+        require_handed_out(batch)
         return batch.delivery > self._void.get(batch.partition, self._void.get(_ALL, 0))
 
     def _forget_all(self) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from calve.ingest.admission import Admitted
     from calve.model import TableName
+    from calve.query.queries import Queries
     from calve.settings import Settings
     from calve.state import State
     from calve.subscriptions.served import ServedSubscriptions
@@ -91,6 +92,7 @@ class Intake:
         self._is_ending = threading.Event()
         self._opening = threading.Lock()
         self._subscriptions: ServedSubscriptions | None = None
+        self._queries: Queries | None = None
         with ExitStack() as opening:  # whatever was opened is closed again if the rest fails
             self._state = open_state(settings, clock=self._clock)
             opening.callback(self._state.close)
@@ -148,6 +150,17 @@ class Intake:
 
                 self._subscriptions = ServedSubscriptions(self.settings, lambda: self.catalog)
             return self._subscriptions
+
+    @property
+    def queries(self) -> Queries:
+        """Questions in SQL, of many clients at once; opened at the first call."""
+        with self._opening:
+            self._require_open()
+            if self._queries is None:
+                from calve.query.queries import Queries
+
+                self._queries = Queries(self.settings, lambda: self.catalog)
+            return self._queries
 
     @property
     def problems(self) -> Mapping[TableName, CalveError]:
@@ -399,6 +412,8 @@ class Intake:
             closing.callback(self._kept.close)
             if self._subscriptions is not None:
                 closing.callback(self._subscriptions.close)
+            if self._queries is not None:
+                closing.callback(self._queries.close)
             self._keeper.close()
             self._keeper.save_counts()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from calve.clock import Instant
 from calve.errors import CalveError
 from calve.pipeline.backoff import Health
 from calve.pipeline.due import FlushLimits, Waiting, is_many
@@ -175,7 +176,7 @@ class Backlog:
         waiting = self._waiting(each, each.committed, durable)
         limits = FlushLimits.of(self._settings, feed.topic)
         is_asked = is_asked or each.parcel is not None
-        if not is_asked and not each.pace.is_due(waiting, limits, self._now_us()):
+        if not is_asked and not each.pace.is_due(waiting, limits, Instant.now(self._clock)):
             return None
         by_age = not is_asked and not is_many(waiting, limits)
         return PartitionWork(each, durable, self._cycle_bytes, by_age=by_age, skip_to=skip_to)
@@ -187,13 +188,16 @@ class Backlog:
             return each.waiting
         each.log.require(committed)
         extent = each.log.extent(committed, durable)
-        since_us = extent.since_us
-        if since_us is None:
-            same_start = each.waiting is not None and each.waiting_range[0] == committed
-            since_us = each.waiting.since_us if each.waiting and same_start else self._now_us()
-        each.waiting = Waiting(durable - committed, extent.bytes, since_us)
+        is_seen = each.waiting is not None and each.waiting_range[0] == committed
+        since = each.waiting.since if each.waiting and is_seen else self._since(extent.since_us)
+        each.waiting = Waiting(durable - committed, extent.bytes, since)
         each.waiting_range = (committed, durable)
         return each.waiting
+
+    def _since(self, taken_in_us: int | None) -> Instant:
+        """Since when rows wait that are seen for the first time; never after now."""
+        now = Instant.now(self._clock)
+        return now if taken_in_us is None else now._replace(wall_us=min(taken_in_us, now.wall_us))
 
     def _has_waiting(self, feed: TopicFeed) -> bool:
         is_behind = any(each.is_behind or each.log_error for each in feed.partitions.values())
@@ -214,6 +218,3 @@ class Backlog:
             work.feed.served_at = self._clock.monotonic()
             chosen.append(work)
         return chosen
-
-    def _now_us(self) -> int:
-        return int(self._clock.now().timestamp() * 1_000_000)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from calve.clock import Instant
     from calve.settings import Settings
     from calve.topics.topic import Topic
 
@@ -41,14 +42,20 @@ class FlushLimits:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a partition's log has that its table has not."""
+    """What a partition's log has that its table has not.
+
+    `since` is when the oldest row was taken in by the wall's clock, and when it was first seen
+    here by the one that never jumps.
+    """
 
     rows: int
     bytes: int
-    since_us: int
+    since: Instant
 
-    def age_ms(self, now_us: int) -> float:
-        return (now_us - self.since_us) / 1000
+    def age_ms(self, now: Instant) -> float:
+        """By either clock: a log's times lie ahead for as long as the wall's was set back."""
+        by_wall = (now.wall_us - self.since.wall_us) / 1000
+        return max(by_wall, 1000 * (now.monotonic - self.since.monotonic))
 
 
 class Pace:
@@ -67,8 +74,8 @@ class Pace:
         elif by_age and self.interval_ms(limits) < limits.freshness_ms:
             self._factor = min(2 * self._factor, _FACTOR_MAX)
 
-    def is_due(self, waiting: Waiting, limits: FlushLimits, now_us: int) -> bool:
-        return is_many(waiting, limits) or waiting.age_ms(now_us) >= self._patience(waiting, limits)
+    def is_due(self, waiting: Waiting, limits: FlushLimits, now: Instant) -> bool:
+        return is_many(waiting, limits) or waiting.age_ms(now) >= self._patience(waiting, limits)
 
     def _patience(self, waiting: Waiting, limits: FlushLimits) -> int:
         is_busy = waiting.bytes >= SMALL_BYTES

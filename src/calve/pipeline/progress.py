@@ -54,7 +54,7 @@ class ProgressReports:
             partition=each.number,
             rows_waiting=waiting.rows if waiting else 0,
             bytes_waiting=waiting.bytes if waiting else 0,
-            waiting_since=_moment(waiting.since_us) if waiting else None,
+            waiting_since=_moment(waiting.since.wall_us) if waiting else None,
             flush_interval_ms=each.pace.interval_ms(limits),
             committed_at=each.committed_at,
             error=error.message if error else None,

@@ -22,6 +22,12 @@ class Translating:
             raise translated(error, self._url) from error
 
 
+def _is_untrusted(said: str) -> bool:
+    """gRPC tells of it in words only."""
+    said = said.lower().replace("_", " ")
+    return "certificate verify failed" in said or "is not in peer certificate" in said
+
+
 def translated(error: BaseException, url: str) -> CalveError:
     """The service's own error, if it sent one; or what its silence means."""
     from pyarrow import flight
@@ -34,6 +40,12 @@ def translated(error: BaseException, url: str) -> CalveError:
         return Denied(f"{url} refuses: {said}", hint="give a token that may do this")
     if isinstance(error, flight.FlightTimedOutError):
         return Unavailable(f"{url} did not answer in time", hint="try again")
+    if _is_untrusted(str(error)):
+        return Denied(
+            f"the certificate of {url} is not trusted, or is another name's",
+            hint="ingest.tls_cert, or this machine, must have it or the authority's, and the "
+            "address be one that it is made for",
+        )
     if isinstance(error, flight.FlightUnavailableError):
         return Unavailable(
             f"no service answers at {url}",

@@ -150,6 +150,10 @@ class Confined:
         self.connection.register(name, rows)
         self._named.append(name)
 
+    def discard(self) -> None:
+        """Let go of its memory and threads."""
+        self.connection.close()
+
     def release(self) -> None:
         for name in self._named:
             self.connection.unregister(name)

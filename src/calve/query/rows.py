@@ -78,14 +78,17 @@ class Rows:
         collect: Callable[[], pa.Table] | None = None,
         count: Callable[[], int] | None = None,
         shown: Shown | None = None,
+        is_once: bool = False,
     ) -> None:
         """Rows whose schema is not known are opened at once, and tell here what is wrong.
 
-        `collect` gives all rows faster than the stream does, `count` their number alone.
+        `collect` gives all rows faster than the stream does, `count` their number alone. Those that
+        can be read once only are kept as soon as some of them are looked at.
         """
         self._open = open_stream
         self._collect = collect
         self._count = count
+        self._is_once = is_once
         self._shown = shown or Shown()
         self._lock = threading.RLock()
         self._table: pa.Table | None = None
@@ -151,8 +154,8 @@ class Rows:
 
     def head(self, rows: int) -> pa.Table:
         """The first rows, without reading the others."""
-        if self._table is not None:
-            return self._table.slice(0, rows)
+        if self._table is not None or self._is_once:
+            return self.to_arrow().slice(0, rows)
         kept: list[pa.RecordBatch] = []
         for batch in self._open():
             kept.append(batch)

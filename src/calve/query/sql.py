@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import duckdb
 import pyarrow as pa
 
 from calve.errors import CalveError, InvalidRequest, NotFound
 from calve.query.engine import IDLE, NO_LIMITS, Idle, Limits, quoted
+from calve.query.parameters import Parameters, checked_parameters
 from calve.query.rows import AsOf, Rows, Shown
 from calve.query.scan import BATCH_ROWS, require_spark, spark_batches
 from calve.query.source import Source, TableSource
 from calve.query.statement import Statement, TableAt, parse_statement
-from calve.query.stream import Budget, bounded, conform
+from calve.query.stream import Budget, Stop, bounded, conform
 from calve.query.tail_rows import StreamedRows
 from calve.tables.answer_types import result_schema
 from calve.tables.engine_choice import Engine, choose_engine, has_clashing_names
@@ -43,24 +44,31 @@ _EXPORTED: Final = re.compile(
 )
 
 
-def run_sql(
+def run_sql(  # noqa: PLR0913
     catalog: LakeCatalog,
     text: str,
     *,
+    parameters: Parameters | None = None,
     limits: Limits = NO_LIMITS,
     spark: Callable[[], SparkSession] | None = None,
     tails: Tails | None = None,
+    tenant: str | None = None,
+    stop: Stop | None = None,
 ) -> Rows:
     """Run one SELECT over the lake's tables.
 
     Each table is looked up once, so all of the statement sees one snapshot of it. `AT (VERSION =>
     …)`, `TIMESTAMP`, `TAG` and `BRANCH` name another. With `tails`, a topic's table has the rows
-    that are durable in its log too, except where AT names a state of the table.
+    that are durable in its log too, except where AT names a state of the table. `parameters` are
+    the values of `?`, `$1` or `$name`. For a `tenant` there are no tables but its own. `stop` ends
+    it from another thread.
     """
-    statement = parse_statement(text)
+    values = None if parameters is None else checked_parameters(parameters)
+    statement = parse_statement(text, has_values=values is not None)
+    known = _Known(catalog, tails, tenant)
     if statement.lists_tables:
-        return _table_names(catalog, tails)
-    sources = _resolve(catalog, statement, tails)
+        return _table_names(known)
+    sources = _resolve(known, statement)
     with_own = statement.names_own_columns
     query = statement.sql(
         lambda table: sources[table].sql(
@@ -69,7 +77,7 @@ def run_sql(
         lambda table: sources[table].own_columns() if with_own else [],
     )
     return Rows(
-        lambda: _answer(query, list(sources.values()), limits, spark),
+        lambda: _answer(_Asked(query, values, limits, stop), list(sources.values()), spark),
         shown=_shown(sources),
     )
 
@@ -98,45 +106,63 @@ def _as_of(name: str, source: Source) -> AsOf:
     )
 
 
-def _resolve(
-    catalog: LakeCatalog, statement: Statement, tails: Tails | None
-) -> dict[TableAt, Source]:
-    found: dict[TableName, tuple[Table | None, Tail | None]] = {}
-    if tails is not None:
-        now = [wanted.name for wanted in statement.tables if wanted.unit is None]
-        found = tails.joined(now, catalog.find_table)
+class _Asked(NamedTuple):
+    """What DuckDB is asked, with which values, and what bounds it."""
+
+    query: str
+    values: Parameters | None
+    limits: Limits
+    stop: Stop | None
+
+
+class _Known:
+    """What there is for whoever asks."""
+
+    def __init__(self, catalog: LakeCatalog, tails: Tails | None, tenant: str | None) -> None:
+        self._catalog = catalog
+        self._tails = tails
+        self._tenant = tenant
+
+    def names(self) -> list[TableName]:
+        topics = self._tails.topics() if self._tails else ()
+        return sorted(filter(self._has, {*self._catalog.list_tables(), *topics}))
+
+    def joined(self, names: list[TableName]) -> dict[TableName, tuple[Table | None, Tail | None]]:
+        if self._tails is None:
+            return {}
+        return self._tails.joined(filter(self._has, names), self._catalog.find_table)
+
+    def table(self, name: TableName) -> Table | None:
+        return self._catalog.find_table(name) if self._has(name) else None
+
+    def _has(self, name: TableName) -> bool:
+        return self._tenant in {None, name.tenant}
+
+
+def _resolve(known: _Known, statement: Statement) -> dict[TableAt, Source]:
+    found = known.joined([wanted.name for wanted in statement.tables if wanted.unit is None])
     sources: dict[TableAt, Source] = {}
     for number, wanted in enumerate(statement.tables):
         if wanted.name not in found:
-            found[wanted.name] = catalog.find_table(wanted.name), None
+            found[wanted.name] = known.table(wanted.name), None
         table, tail = found[wanted.name]
         if table is None and (tail is None or wanted.unit is not None):
-            raise _no_table(catalog, wanted.name, tails)
-        if wanted.unit is not None:
-            tail = None
-        made = None if table is None else _table_source(number, _view(table, wanted))
-        sources[wanted] = source = Source(number, made, tail)
+            raise _no_table(known, wanted.name)
+        view = None if table is None else _view(table, wanted)
+        made = None if view is None else TableSource(number, view, choose_engine(view))
+        source = Source(number, made, tail if wanted.unit is None else None)
         if has_clashing_names(source.schema):
             raise InvalidRequest(
                 f"the table {wanted.name} has columns whose names differ in case only",
                 hint="SQL cannot tell them apart; rename one, or use `calve table query`",
             )
+        sources[wanted] = source
     return sources
 
 
-def _table_source(number: int, view: TableView) -> TableSource:
-    return TableSource(number, view, choose_engine(view))
-
-
-def _no_table(catalog: LakeCatalog, name: TableName, tails: Tails | None) -> NotFound:
-    known = [str(each) for each in _names(catalog, tails)]
-    return NotFound(
-        f"there is no table {str(name)!r}{meant(str(name), known)}", hint="`SHOW TABLES` lists them"
-    )
-
-
-def _names(catalog: LakeCatalog, tails: Tails | None) -> list[TableName]:
-    return sorted({*catalog.list_tables(), *(tails.topics() if tails else ())})
+def _no_table(known: _Known, name: TableName) -> NotFound:
+    near = meant(str(name), [str(each) for each in known.names()])
+    return NotFound(f"there is no table {str(name)!r}{near}", hint="`SHOW TABLES` lists them")
 
 
 def _view(table: Table, wanted: TableAt) -> TableView:
@@ -155,16 +181,13 @@ def _view(table: Table, wanted: TableAt) -> TableView:
     return view_table(table)
 
 
-def _table_names(catalog: LakeCatalog, tails: Tails | None) -> Rows:
-    listed = [str(each) for each in _names(catalog, tails)]
+def _table_names(known: _Known) -> Rows:
+    listed = [str(each) for each in known.names()]
     return Rows(pa.table({"name": pa.array(listed, pa.string())}).to_reader)
 
 
 def _answer(
-    query: str,
-    sources: list[Source],
-    limits: Limits,
-    spark: Callable[[], SparkSession] | None,
+    asked: _Asked, sources: list[Source], spark: Callable[[], SparkSession] | None
 ) -> pa.RecordBatchReader:
     tables = [source.table for source in sources if source.table]
     by_duckdb = [table for table in tables if not table.is_stream()]
@@ -177,19 +200,37 @@ def _answer(
     used = (_EACH_TIME if streamed else IDLE).take(
         [table.choice.access for table in by_duckdb if table.choice.access],
         paths={path for table in by_duckdb for path in table.choice.elsewhere},
-        limits=limits,
+        limits=asked.limits,
         reads_arrow=bool(streams),
     )
     for name, rows in [*((stream.name, stream) for stream in streams), *tails.items()]:
         used.name(name, rows)
-    connection = used.connection
-    budget = Budget(limits, what=_WHAT)
-    with _own_words(streamed), budget.working(connection):
-        reader = connection.execute(query).to_arrow_reader(BATCH_ROWS)
-        if any(_is_foreign(field.type) for field in reader.schema):
-            reader = connection.execute(_exported(connection, query)).to_arrow_reader(BATCH_ROWS)
+    budget = Budget(asked.limits, what=_WHAT, stop=asked.stop)
+    try:
+        with _own_words(streamed), budget.working(used.connection):
+            reader = _executed(used.connection, asked.query, asked.values)
+    except BaseException:
+        used.discard()
+        raise
     answer = bounded(reader, _answer_schema(reader.schema), budget, used)
     return pa.RecordBatchReader.from_batches(answer.schema, _told(answer, streamed))
+
+
+def _executed(
+    connection: duckdb.DuckDBPyConnection, query: str, values: Parameters | None
+) -> pa.RecordBatchReader:
+    reader = _run(connection, query, values).to_arrow_reader(BATCH_ROWS)
+    if any(_is_foreign(field.type) for field in reader.schema):
+        exported = _exported(query, _run(connection, f"DESCRIBE {query}", values).fetchall())
+        reader = _run(connection, exported, values).to_arrow_reader(BATCH_ROWS)
+    return reader
+
+
+def _run(
+    connection: duckdb.DuckDBPyConnection, query: str, values: Parameters | None
+) -> duckdb.DuckDBPyConnection:
+    # With values, even none, DuckDB loads pandas to see whether one is of its types.
+    return connection.execute(query) if values is None else connection.execute(query, values)
 
 
 def _told(
@@ -246,9 +287,8 @@ class _Stream:
             raise
 
 
-def _exported(connection: duckdb.DuckDBPyConnection, query: str) -> str:
+def _exported(query: str, described: Sequence[Sequence[Any]]) -> str:
     """The query with casts around it, for types that only DuckDB has."""
-    described = connection.execute(f"DESCRIBE {query}").fetchall()
     columns = [f"c{number}" for number in range(len(described))]
     listed = ", ".join(
         f"CAST({column} AS {_EXPORTED.sub(_stand_in, kind)}) AS {quoted(name)}"

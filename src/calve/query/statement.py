@@ -51,12 +51,17 @@ _AT: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _FIRST_WORD: Final = re.compile(r"\A(?:\s|--[^\n]*\n|/\*.*?\*/)*(\w+)", re.DOTALL)
+_EXPLAIN: Final = re.compile(
+    r"\A(?:\s|--[^\n]*\n|/\*.*?\*/)*(EXPLAIN(?:\s+ANALYZE)?)\b", re.IGNORECASE | re.DOTALL
+)
 _PIVOT: Final = re.compile(r"\bpivot\b", re.IGNORECASE)
 _CHANGES: Final = frozenset(
     {"alter", "copy", "create", "delete", "drop", "insert", "merge", "truncate", "update"}
 )
 _lock: Final = threading.Lock()
-_ONLY_SELECT: Final = "write one SELECT; WITH, VALUES, DESCRIBE, SUMMARIZE and SHOW TABLES work too"
+_ONLY_SELECT: Final = (
+    "write one SELECT; WITH, VALUES, EXPLAIN, DESCRIBE, SUMMARIZE and SHOW TABLES work too"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,11 @@ class TableAt:
 class Statement:
     """A checked SELECT. `tables` are those of the lake that it reads."""
 
-    def __init__(self, tree: Node) -> None:
+    def __init__(self, tree: Node, explain: str = "", *, has_values: bool = False) -> None:
+        """With `explain`, only its plan is wanted; `has_values` for its parameters."""
         self._tree = tree
+        self._explain = explain
+        self._has_values = has_values
         self.lists_tables = _lists_tables(tree)
         self._found: list[tuple[Node, TableAt]] = []
         if not self.lists_tables:
@@ -102,7 +110,7 @@ class Statement:
             hidden[id(node)] = own(table)
         if self.names_own_columns:
             _hide_own_columns(self._tree, hidden)
-        return _deserialized(self._tree)
+        return f"{self._explain} {_deserialized(self._tree)}".lstrip()
 
     def _visit(self, node: Any, ctes: frozenset[str], depth: int) -> None:
         if depth > _DEPTH_MAX:
@@ -141,8 +149,11 @@ class Statement:
                 _check_table_function(node["function"]["function_name"])
             case "SHOW_REF" if node.get("query") is None:
                 raise InvalidRequest("only SHOW TABLES can be shown", hint=_ONLY_SELECT)
-            case "VALUE_PARAMETER":
-                raise InvalidRequest("the statement has a parameter", hint="write the value itself")
+            case "VALUE_PARAMETER" if not self._has_values:
+                raise InvalidRequest(
+                    "the statement has a parameter, and there is no value for it",
+                    hint="write the value itself, or give it in `parameters`",
+                )
 
     def _check_table(self, node: Node, ctes: frozenset[str]) -> None:
         parts = [node["catalog_name"], node["schema_name"], node["table_name"]]
@@ -152,7 +163,7 @@ class Statement:
         self._found.append((node, _table_at(written, node.get("at_clause"))))
 
 
-def parse_statement(text: str) -> Statement:
+def parse_statement(text: str, *, has_values: bool = False) -> Statement:
     """Read one SELECT; InvalidRequest for whatever is not one."""
     try:
         size = len(text.encode("utf-8"))
@@ -164,11 +175,13 @@ def parse_statement(text: str) -> Statement:
         raise InvalidRequest("the statement is empty", hint=_ONLY_SELECT)
     if "\0" in text:
         raise InvalidRequest("the statement has a NUL character in it")
-    tree = _serialized(_AT.sub(_rewritten, text))
+    found = _EXPLAIN.match(text)
+    explain = " ".join(found[1].upper().split()) if found else ""
+    tree = _serialized(_AT.sub(_rewritten, text[found.end() :] if found else text))
     if len(tree["statements"]) != 1:
         raise InvalidRequest("there is not exactly one statement", hint="send them one by one")
     try:
-        return Statement(tree)
+        return Statement(tree, explain, has_values=has_values)
     except RecursionError as error:
         raise InvalidRequest("the statement is nested too deeply") from error
 
@@ -201,11 +214,6 @@ def _no_select(text: str) -> InvalidRequest:
             "a question in SQL changes nothing",
             hint="`calve table --help` lists the commands that do: insert, update, delete, upsert "
             "and others",
-        )
-    if word == "explain":
-        return InvalidRequest(
-            "a plan cannot be shown here: which files are read is decided before DuckDB plans",
-            hint="run the SELECT itself; in Python `engine` of its answer says who has read",
         )
     if _PIVOT.search(text):
         return InvalidRequest(

@@ -11,17 +11,58 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from calve.errors import InvalidRequest
+from calve.errors import CalveError, InvalidRequest
 from calve.query.engine import Confined, Limits
 from calve.query.translate import interruptible, translating_duckdb
+
+
+class Stop:
+    """Ends a query from any thread, also one that does not work just now."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._working: list[duckdb.DuckDBPyConnection] = []
+        self.reason: CalveError | None = None
+
+    def end(self, reason: CalveError) -> None:
+        """Have it raise this; the first reason counts."""
+        with self._lock:
+            self.reason = self.reason or reason
+            for connection in self._working:
+                connection.interrupt()
+
+    def require_going(self) -> None:
+        if self.reason is not None:
+            raise self.reason
+
+    @contextmanager
+    def over(self, connection: duckdb.DuckDBPyConnection | None) -> Iterator[None]:
+        """Work that can be ended."""
+        held = [] if connection is None else [connection]
+        with self._lock:
+            self._working += held
+        try:
+            self.require_going()
+            yield
+        except BaseException as error:
+            if self.reason is not None and isinstance(error, Exception):
+                raise self.reason from None
+            raise
+        finally:
+            with self._lock:
+                for each in held:
+                    self._working.remove(each)
 
 
 class Budget:
     """The time and rows that a query has left. Only time spent on its work counts."""
 
-    def __init__(self, limits: Limits, *, what: str = "the query") -> None:
+    def __init__(
+        self, limits: Limits, *, what: str = "the query", stop: Stop | None = None
+    ) -> None:
         self._limits = limits
         self._what = what
+        self._stop = stop or Stop()
         self._used_s = 0.0
         self._rows = 0
 
@@ -30,7 +71,7 @@ class Budget:
         """Work that is stopped when the time is over; without a connection, refused after it."""
         limit = self._limits.time_ms_max
         if limit is None:
-            with interruptible(connection), translating_duckdb(self._what):
+            with self._working(connection):
                 yield
             return
         left = limit / 1000 - self._used_s
@@ -39,7 +80,7 @@ class Budget:
         started = time.monotonic()
         alarm.start()
         try:
-            with interruptible(connection), translating_duckdb(self._what):
+            with self._working(connection):
                 yield
         except (InvalidRequest, KeyboardInterrupt):
             raise
@@ -52,6 +93,15 @@ class Budget:
             self._used_s += time.monotonic() - started
         if self._used_s * 1000 > limit:
             raise self._too_long()
+
+    @contextmanager
+    def _working(self, connection: duckdb.DuckDBPyConnection | None) -> Iterator[None]:
+        with (
+            self._stop.over(connection),
+            interruptible(connection),
+            translating_duckdb(self._what),
+        ):
+            yield
 
     def take(self, rows: int) -> None:
         self._rows += rows
@@ -91,16 +141,21 @@ def _conformed(
     budget: Budget,
     used: Confined | None,
 ) -> Iterator[pa.RecordBatch]:
-    while True:
-        with budget.working(used.connection if used else None):
-            batch = next(batches, None)
-        if batch is None:
-            if used:
-                used.release()
-            return
-        budget.take(len(batch))
-        if len(batch):
-            yield conform(batch, schema)
+    try:
+        while True:
+            with budget.working(used.connection if used else None):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            budget.take(len(batch))
+            if len(batch):
+                yield conform(batch, schema)
+    except BaseException:
+        if used:
+            used.discard()
+        raise
+    if used:
+        used.release()
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -120,6 +120,7 @@ class QuerySettings(Section, frozen=True, kw_only=True):
     time_ms_max: Count = 60_000
     memory_bytes_max: Bytes = GIB
     rows_max: Count = 1_000_000
+    concurrent_max: Count = 4
 
 
 class LogSettings(Section, frozen=True, kw_only=True):

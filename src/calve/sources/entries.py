@@ -14,6 +14,7 @@ import pyarrow as pa
 from calve.errors import CalveError, Conflict, NotFound, Unavailable
 from calve.protocol import Frames, LogRange
 from calve.protocol.flight_errors import Translating
+from calve.sources.asking import connect
 from calve.wal import Entry, Kind, LogReader
 
 if TYPE_CHECKING:
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
 
 # A mapped segment that was read counts as memory until it is let go.
 _MAPPED_MAX: Final = 2
-_MESSAGE_BYTES_MAX: Final = -1  # whatever a frame may hold
-_OPTIONS: Final = (
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
-)
 
 
 class Sources:
@@ -82,7 +77,7 @@ class Sources:
         )
         with Translating(url):
             if url not in self._clients:
-                self._clients[url] = flight.FlightClient(url, generic_options=list(_OPTIONS))
+                self._clients[url] = connect(url, span.place.authorities)
             stream = self._clients[url].do_get(flight.Ticket(msgspec.json.encode(wanted)))
             for chunk in stream:
                 yield from _decoded(chunk.data)

@@ -9,13 +9,15 @@ from __future__ import annotations
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from calve.errors import CalveError, Conflict, NotFound, Unavailable
+from calve.protocol.trust import authorities_in
+from calve.sources.asking import FLIGHT, is_tls
 from calve.sources.place import LogPlace
 from calve.sources.remote_log import RemoteLogs
 from calve.sources.source_log import Trimmed
-from calve.topics.table_rows import runs_of
+from calve.topics.table_rows import RUN_BYTES, runs_of
 from calve.wal import Claim, LogReader
 from calve.wal.extent import extent_of
 from calve.wal.identity import require_stream
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from calve.wal import Entry, Stream
     from calve.wal.extent import Extent
 
-_FLIGHT: Final = ("grpc://", "grpc+tls://", "grpc+tcp://")
-
 
 class Logs:
     """Finds the log of each partition, by its id."""
@@ -41,9 +41,12 @@ class Logs:
         """`flight` is where the service that writes the log of `wal.path` is asked for rows."""
         named = [each.strip() for each in settings.pipeline.logs.split(",") if each.strip()]
         own = [str(settings.wal.path)] if settings.wal.path else []
-        self._directories = [*own, *(each for each in named if not each.startswith(_FLIGHT))]
+        self._directories = [*own, *(each for each in named if not each.startswith(FLIGHT))]
         self._flight = {own[0]: flight} if own else {}
-        self._remote = RemoteLogs([each for each in named if each.startswith(_FLIGHT)])
+        remote = [each for each in named if each.startswith(FLIGHT)]
+        asks_over_tls = any(map(is_tls, [*remote, flight or ""]))
+        self._authorities = authorities_in(settings.ingest.tls_cert) if asks_over_tls else None
+        self._remote = RemoteLogs(remote, authorities=self._authorities)
         self._local: dict[str, _LocalLogs] = {}
         self._unopened: dict[str, CalveError] = {}
 
@@ -62,7 +65,9 @@ class Logs:
     def _open(self, directory: str) -> None:
         self._unopened.pop(directory, None)
         try:
-            self._local[directory] = _LocalLogs(Path(directory), self._flight.get(directory))
+            self._local[directory] = _LocalLogs(
+                Path(directory), self._flight.get(directory), self._authorities
+            )
         except NotFound:
             return  # no row was taken in yet
         except CalveError as error:
@@ -94,9 +99,10 @@ class Logs:
 class _LocalLogs:
     """The streams of one directory."""
 
-    def __init__(self, directory: Path, flight: str | None) -> None:
+    def __init__(self, directory: Path, flight: str | None, authorities: bytes | None) -> None:
         self._directory = directory
         self._flight = flight
+        self._authorities = authorities
         self._reader = LogReader(directory)
         self._streams = {each.id: each for each in self._reader.streams}
         self._error: CalveError | None = None
@@ -129,6 +135,7 @@ class _LocalLogs:
             stream_id=binding.stream_id,
             directory=str(self._directory),
             flight=self._flight,
+            authorities=self._authorities,
         )
         return _LocalLog(self, stream, place)
 
@@ -182,10 +189,10 @@ class _LocalLog:
             header = reader.header(self._stream, offset)
         return header.first_offset if header.first_offset > start else offset
 
-    def run(self, start: int, end: int) -> list[Entry]:
+    def run(self, start: int, end: int, bytes_max: int = RUN_BYTES) -> list[Entry]:
         try:
             with self._owner.reading() as reader:
-                return next(runs_of(reader.read(self._stream, start, end)), [])
+                return next(runs_of(reader.read(self._stream, start, end), bytes_max), [])
         except NotFound as error:
             if "first" not in error.context:
                 raise

@@ -17,6 +17,7 @@ class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
     stream_id: UUID
     directory: str
     flight: str | None = None  # where to ask for rows if the directory does not hold that log
+    authorities: bytes | None = None  # in PEM: trusted there beside the machine's own
 
 
 class LogSpan(NamedTuple):

@@ -13,14 +13,15 @@ import threading
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
-from calve.errors import CalveError, Conflict, NotFound, Unavailable
+from calve.errors import CalveError, Conflict, Denied, NotFound, Unavailable
 from calve.protocol import LogEnds
 from calve.protocol.flight import decode
 from calve.protocol.flight_errors import Translating
+from calve.sources.asking import connect
 from calve.sources.entries import Sources
 from calve.sources.place import LogPlace, LogSpan
 from calve.sources.source_log import Trimmed
-from calve.topics.table_rows import runs_of
+from calve.topics.table_rows import RUN_BYTES, runs_of
 from calve.wal.extent import Extent
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ _ROW_BYTES: Final = 128  # a guess, where nobody tells
 
 
 class RemoteLogs:
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self._services = [_Service(address) for address in addresses]
+    def __init__(self, addresses: Sequence[str], *, authorities: bytes | None) -> None:
+        """`authorities`, in PEM, are trusted beside the machine's own."""
+        self._services = [_Service(address, authorities) for address in addresses]
         self._sources = Sources()
 
     @property
@@ -66,11 +68,13 @@ class RemoteLogs:
                 return RemoteLog(service, self._sources, topic, partition, binding)
         if any(each.is_unheard for each in self._services):
             return None
-        errors = [each.error.message for each in self._services if each.error]
+        error = next((each.error for each in self._services if each.error), None)
         raise Unavailable(
             f"partition {partition} of topic {topic.name} is in no log here, and no service of "
-            f"pipeline.logs tells of it: {errors[0] if errors else 'none of them has it'}",
-            hint="start the process that takes its rows in, and name its address there",
+            f"pipeline.logs tells of it: {error.message if error else 'none of them has it'}",
+            hint=error.hint
+            if isinstance(error, Denied)
+            else "start the process that takes its rows in, and name its address there",
         )
 
     def close(self) -> None:
@@ -82,8 +86,9 @@ class RemoteLogs:
 class _Service:
     """One address, and what was heard from there. `take_in` decides what others see of that."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, authorities: bytes | None) -> None:
         self.address = address
+        self.authorities = authorities
         self.error: CalveError | None = None
         self._ends: LogEnds | None = None
         self._heard: LogEnds | CalveError | None = None
@@ -150,7 +155,7 @@ class _Service:
 
         with Translating(self.address):
             if self._client is None:
-                self._client = flight.FlightClient(self.address)
+                self._client = connect(self.address, self.authorities)
             options = flight.FlightCallOptions(timeout=_ANSWER_SECONDS)
             results = self._client.do_action(("log.ends", b"{}"), options)
             content = b"".join(each.body.to_pybytes() for each in results)
@@ -178,6 +183,7 @@ class RemoteLog:
             stream_id=binding.stream_id,
             directory="",
             flight=service.address,
+            authorities=service.authorities,
         )
         self.begins_at = topic.first_offsets.get(partition, 0)
 
@@ -216,12 +222,12 @@ class RemoteLog:
     def cut(self, start: int, offset: int) -> int:
         return offset
 
-    def run(self, start: int, end: int) -> list[Entry]:
+    def run(self, start: int, end: int, bytes_max: int = RUN_BYTES) -> list[Entry]:
         if start < self.first:
             raise Trimmed
         span = LogSpan(self._topic, self._partition, self.place, start, min(end, self.durable))
         try:
-            return next(runs_of(self._sources.entries(span)), [])
+            return next(runs_of(self._sources.entries(span), bytes_max), [])
         except NotFound as error:
             raise Trimmed from error
 

@@ -51,8 +51,11 @@ class ReadableLog(SourceLog, Protocol):
         """The first offset that it still holds."""
         ...
 
-    def run(self, start: int, end: int) -> list[Entry]:
-        """Entries from `start` on, as many as are worked on together; Trimmed if they are gone."""
+    def run(self, start: int, end: int, bytes_max: int = ...) -> list[Entry]:
+        """Entries from `start` on, as many as are worked on together; Trimmed if they are gone.
+
+        About so many bytes of them, but one at least.
+        """
         ...
 
     def offset_at(self, moment: datetime) -> int:

@@ -76,18 +76,26 @@ def delete(records: Records, name: SubscriptionName) -> bool:
 
 
 def claim(
-    records: Records, name: SubscriptionName, owner: str, *, seconds: float
+    records: Records,
+    name: SubscriptionName,
+    owner: str,
+    *,
+    seconds: float,
+    succeeds: int | None,
 ) -> SubscriptionClaim | None:
     topic_id, generation, token, created_us = _require(records, name)
     held = records.find(SUBSCRIBERS, _key(name))
-    if held is not None and held[0] != owner:
+    is_own = held is not None and held[0] == owner
+    is_successor = not is_own and succeeds is not None and token == succeeds
+    if held is not None and not is_own and not is_successor:
         return None
-    if held is None:
+    if not is_own:
         # Nobody's any more, so whoever had it before must not go on under the old token.
         token = _next(records)
         records.put(SUBSCRIPTIONS, _key(name), topic_id, generation, token, created_us)
     records.put_lasting(SUBSCRIBERS, _key(name), owner, seconds=seconds)
-    return SubscriptionClaim(name, owner, number(token), number(generation))
+    succeeded = succeeds if is_successor else None
+    return SubscriptionClaim(name, owner, number(token), number(generation), succeeded)
 
 
 def renew(records: Records, claimed: SubscriptionClaim, *, seconds: float) -> SubscriptionClaim:

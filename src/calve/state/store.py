@@ -200,11 +200,13 @@ class State(Protocol):
         ...
 
     def claim_subscription(
-        self, name: SubscriptionName, owner: str, seconds: float
+        self, name: SubscriptionName, owner: str, seconds: float, *, succeeds: int | None = None
     ) -> SubscriptionClaim | None:
         """Have it for so long; None while somebody else has it. An owner's name is used once.
 
-        A token is greater than any that was given before.
+        A token is greater than any that was given before. Whoever `succeeds` the owner with that
+        token, because it is the same consumer and has lost its connection, has it at once; the
+        former one is fenced.
         """
         ...
 

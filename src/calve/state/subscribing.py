@@ -41,11 +41,11 @@ class RecordedSubscriptions(Transactions):
         )
 
     def claim_subscription(
-        self, name: SubscriptionName, owner: str, seconds: float
+        self, name: SubscriptionName, owner: str, seconds: float, *, succeeds: int | None = None
     ) -> SubscriptionClaim | None:
         return self._change(
             [_scope(name), _GENERATIONS],
-            lambda found: kept.claim(found, name, owner, seconds=seconds),
+            lambda found: kept.claim(found, name, owner, seconds=seconds, succeeds=succeeds),
         )
 
     def renew_subscription(self, claimed: SubscriptionClaim, seconds: float) -> SubscriptionClaim:

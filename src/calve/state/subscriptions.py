@@ -49,12 +49,16 @@ class Subscription(NamedTuple):
 
 
 class SubscriptionClaim(NamedTuple):
-    """The right to consume a subscription. A later claim has a greater token, whoever's it is."""
+    """The right to consume a subscription. A later claim has a greater token, whoever's it is.
+
+    `succeeded` is the token of the owner before, if the claim named it: nobody else was between.
+    """
 
     name: SubscriptionName
     owner: str
     token: int
     generation: int
+    succeeded: int | None = None
 
 
 class Follower(NamedTuple):

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from calve.tables.offset_plan import OffsetPlanner
 
 
+# What a consumer that stands still holds of the log.
+_RUN_BYTES: Final = 1 << 20
+
+
 class Means(NamedTuple):
     """What cursors of one reader share."""
 
@@ -143,7 +147,7 @@ class Cursor:
         if self.position >= end:
             return IDLE
         try:
-            run = log.run(self.position, end)
+            run = log.run(self.position, end, _RUN_BYTES)
         except Trimmed:
             self._follow_trimmed(log)
             return Step(None, has_moved=True)

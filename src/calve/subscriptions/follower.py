@@ -18,6 +18,7 @@ from calve.clock import SystemClock
 from calve.condition import parse_condition
 from calve.errors import Conflict, InvalidRequest, NotFound
 from calve.query.row_filter import RowFilter
+from calve.subscriptions.polled import Polled
 from calve.tables.appended import added_batches
 from calve.tables.condition_columns import condition_columns
 from calve.tables.snapshots import as_utc, snapshot_by_id
@@ -26,7 +27,6 @@ from calve.tables.views import find_columns, view_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Self
 
     from pyiceberg.table import Table
 
@@ -66,7 +66,7 @@ class Appended:
         return f"Appended({self.table!r}, snapshot {self.snapshot_id}, {len(self)} rows)"
 
 
-class TableFollower:
+class TableFollower(Polled[Appended]):
     """An iterator of batches. A context manager, for one thread; another one may close it."""
 
     def __init__(  # noqa: PLR0913
@@ -144,21 +144,6 @@ class TableFollower:
             self._is_closing.set()
             if self._hold is not None:
                 self._hold.close()
-
-    def __iter__(self) -> Iterator[Appended]:
-        return self
-
-    def __next__(self) -> Appended:
-        found = self.poll()
-        if found is None:
-            raise StopIteration
-        return found
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"TableFollower({str(self._name)!r}, snapshot_id={self.snapshot_id})"

@@ -29,13 +29,21 @@ class Ownership:
     """Safe to share between threads, of which one takes it."""
 
     def __init__(
-        self, state: State, name: SubscriptionName, *, seconds: float, clock: Clock
+        self,
+        state: State,
+        name: SubscriptionName,
+        *,
+        seconds: float,
+        clock: Clock,
+        succeeds: int | None = None,
     ) -> None:
+        """`succeeds` is the token that the same consumer had before its connection broke."""
         self.owner: Final = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.interval_seconds: Final = seconds / _RENEWALS
         self._state = state
         self._name = name
         self._seconds = seconds
+        self._succeeds = succeeds
         self._clock = clock
         self._lock = threading.Lock()
         self._claim: SubscriptionClaim | None = None
@@ -56,7 +64,9 @@ class Ownership:
     def take(self) -> bool:
         """Have it, if nobody else does."""
         asked_at = self._clock.monotonic()
-        claim = self._state.claim_subscription(self._name, self.owner, self._seconds)
+        claim = self._state.claim_subscription(
+            self._name, self.owner, self._seconds, succeeds=self._succeeds
+        )
         if claim is None:
             return False
         self._keep(claim, asked_at)

@@ -40,6 +40,15 @@ class Place(NamedTuple):
         """The same, with another offset of one partition."""
         return self._replace(positions={**self.positions, partition: offset})
 
+    def furthest(self, other: Place) -> Place | None:
+        """Up to both; None if they are of different owners or generations."""
+        if other[:2] != self[:2]:
+            return None
+        known = {*self.positions, *other.positions}
+        return self._replace(
+            positions={p: max(self.positions.get(p, 0), other.positions.get(p, 0)) for p in known}
+        )
+
     def __str__(self) -> str:
         positions = ",".join(f"{p}:{offset}" for p, offset in sorted(self.positions.items()))
         return f"{self.token}-{self.generation}-{positions}"

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 from calve.clock import SystemClock
 from calve.errors import Conflict, InvalidRequest, NotFound
 from calve.subscriptions.cursor import IDLE, Cursor, Means, Step
+from calve.subscriptions.polled import Polled
 from calve.subscriptions.start import checked_start, first_offset_since
 from calve.subscriptions.stats import Counts
 from calve.subscriptions.watch import set_back
 from calve.subscriptions.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Self
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -46,7 +46,7 @@ _PAUSE_SECONDS_MAX: Final = 0.02
 _PAUSE_SHARE: Final = 0.05
 
 
-class TopicReader:
+class TopicReader(Polled["Batch"]):
     """An iterator of batches. A context manager, for one thread; another one may close it."""
 
     def __init__(  # noqa: PLR0913
@@ -205,21 +205,6 @@ class TopicReader:
             self._cursors = []
             del self._means
 
-    def __iter__(self) -> Iterator[Batch]:
-        return self
-
-    def __next__(self) -> Batch:
-        batch = self.poll()
-        if batch is None:
-            raise StopIteration
-        return batch
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"TopicReader({self.topic!r}, positions={self.positions})"
 
@@ -334,7 +319,7 @@ class TopicReader:
             raise InvalidRequest(
                 f"there is no offset {offset} yet: partition {partition} of topic "
                 f"{self._world.topic.name} ends at {end}",
-                hint='start="latest" waits for the rows that come next',
+                hint="`latest` waits for the rows that come next",
                 context={"end": str(end)},
             )
         return offset

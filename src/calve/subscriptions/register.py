@@ -77,9 +77,15 @@ class Subscriptions:
         )
 
     def list(self, topic: str | None = None) -> list[SubscriptionStatus]:
-        """All of them, or a topic's, by topic and name."""
+        """All of them, or a topic's, by topic and name.
+
+        Those of a topic that is gone are there too; NotFound if there never was one.
+        """
         with self._state() as state:
-            found = state.subscriptions(TableName.parse(topic) if topic is not None else None)
+            name = TableName.parse(topic) if topic is not None else None
+            found = state.subscriptions(name)
+            if name is not None and not found:
+                TopicRegistry(state).topic(name)
             names = sorted(each.name for each in found)
             ends = {each: self._ends_of(state, each) for each in {name.topic for name in names}}
             return [self._status(state, each, ends[each.topic]) for each in names]
@@ -117,7 +123,7 @@ class Subscriptions:
         named = _name(topic, name)
         with self._state() as state:
             if not state.delete_subscription(named):
-                raise unknown(named)
+                raise unknown(state, named)
 
     @contextmanager
     def _state(self) -> Iterator[State]:
@@ -168,7 +174,7 @@ def _is_of_topic(state: State, name: SubscriptionName) -> bool:
 
 def _require(state: State, name: SubscriptionName) -> None:
     if state.subscription(name) is None:
-        raise unknown(name)
+        raise unknown(state, name)
 
 
 def _require_same_topic(state: State, name: SubscriptionName) -> None:

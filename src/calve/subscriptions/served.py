@@ -48,9 +48,18 @@ class ServedSubscriptions(Subscriptions):
         return self._fanout.read(TableName.parse(topic), start, **options)
 
     def enter(self, consumer: Subscription, token: int) -> None:
-        """Note who has a subscription here, so that acknowledgements find him."""
+        """Note who has a subscription here, so that acknowledgements find him.
+
+        Also those of what the same consumer got before its connection broke.
+        """
+        name, succeeded, former = consumer.full_name, consumer.succeeded, None
         with self._lock:
-            self._consumers[consumer.full_name, token] = consumer
+            self._consumers[name, token] = consumer
+            if succeeded is not None:
+                former = self._consumers.get((name, succeeded))
+                self._consumers[name, succeeded] = consumer
+        if former is not None and former is not consumer:
+            former.look_again()
 
     def leave(self, consumer: Subscription) -> None:
         with self._lock:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from calve.errors import NotFound
+from calve.tables.nearest import meant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,7 @@ class SubscriptionStatus:
     ) -> SubscriptionStatus:
         found = state.subscription(name)
         if found is None:
-            raise unknown(name)
+            raise unknown(state, name)
         return cls(
             topic=str(name.topic),
             name=name.name,
@@ -86,8 +87,9 @@ class SubscriptionStatus:
         }
 
 
-def unknown(name: SubscriptionName) -> NotFound:
+def unknown(state: State, name: SubscriptionName) -> NotFound:
+    others = [each.name.name for each in state.subscriptions(name.topic)]
     return NotFound(
-        f"there is no subscription {name}",
+        f"there is no subscription {name}{meant(name.name, others)}",
         hint=f"`calve subscription list {name.topic}` shows those that there are",
     )

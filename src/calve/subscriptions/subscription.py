@@ -8,19 +8,19 @@ never goes back unless the subscription is moved on purpose.
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from calve.clock import SystemClock
-from calve.errors import Conflict, Fenced, InvalidRequest
+from calve.errors import Conflict, Fenced, InvalidRequest, Unavailable
 from calve.subscriptions.ownership import LEASE_SECONDS, Ownership
 from calve.subscriptions.place import Place
+from calve.subscriptions.polled import Consumer, acknowledged_end, require_handed_out
 from calve.subscriptions.status import SubscriptionStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Self
+    from collections.abc import Mapping
 
     import pyarrow as pa
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _TURN_SECONDS: Final = 0.25  # how often somebody who waits looks whether it is free
 
 
-class Subscription:
+class Subscription(Consumer):
     """An iterator of batches. A context manager, for one thread that reads.
 
     Others may acknowledge and close. It waits while another consumer has the subscription. Fenced
@@ -53,13 +53,20 @@ class Subscription:
         """`state` and `reading` are closed with the subscription.
 
         With `resume`, what was handed out up to there does not come again at once, though it is
-        not acknowledged: whoever has it is still there.
+        not acknowledged: whoever has it is still there. It is the same consumer, so the lease that
+        it had there is not waited for.
         """
         self._name = name
         self._state = state
         self._reading = reading
         self._clock = clock or SystemClock()
-        self._ownership = Ownership(state, name, seconds=lease_seconds, clock=self._clock)
+        self._ownership = Ownership(
+            state,
+            name,
+            seconds=lease_seconds,
+            clock=self._clock,
+            succeeds=resume.token if resume is not None else None,
+        )
         self._resume = resume
         self._is_closing = threading.Event()
         self._is_closed = False
@@ -99,6 +106,11 @@ class Subscription:
             return Place(self._ownership.require().token, self._generation, dict(self._handed))
 
     @property
+    def succeeded(self) -> int | None:
+        """The token of this same consumer before, if nobody else was between."""
+        return self._ownership.require().succeeded if self._ownership.is_taken else None
+
+    @property
     def is_owner(self) -> bool:
         """Whether this consumer has the subscription now, and no other can."""
         return self._ownership.is_taken and self._ownership.is_certain
@@ -129,18 +141,7 @@ class Subscription:
                 return None
 
     def ack(self, batch: Batch, next_offset: int | None = None) -> bool:
-        """Say that all rows of the batch's partition up to its end are done with; durable then.
-
-        Or up to `next_offset`, which is in the batch. False if that does not count, because the
-        subscription was moved or the rows were asked for again since: they come again.
-        """
-        offset = batch.next_offset if next_offset is None else next_offset
-        if not batch.first_offset <= offset <= batch.next_offset:
-            raise InvalidRequest(
-                f"offset {offset} is not in the batch, which has {batch.first_offset} up to "
-                f"{batch.next_offset}",
-                hint="acknowledge a batch that this subscription handed out, or a part of it",
-            )
+        offset = acknowledged_end(batch, next_offset)
         with self._lock:
             return self._counts(batch) and self._acknowledge(batch.partition, offset)
 
@@ -159,7 +160,6 @@ class Subscription:
             return all(self._acknowledge(*each) for each in place.positions.items())
 
     def nack(self, batch: Batch) -> None:
-        """Have all rows of the batch's partition that are not acknowledged come again."""
         with self._lock:
             if not self._counts(batch):
                 return
@@ -169,7 +169,6 @@ class Subscription:
             self._note_place({batch.partition: kept}, {batch.partition: kept})
 
     def seek(self, start: Start) -> None:
-        """Go on from another place, for good; what was handed out before does not count then."""
         if not self._prepare():
             raise Conflict(
                 f"another consumer has subscription {self._name}",
@@ -183,18 +182,13 @@ class Subscription:
             self._state.move_subscription(self._name, self._reading.positions)
             self._ownership.renew()
 
-    def reset(self) -> None:
-        """Begin again with the first row."""
-        self.seek("earliest")
+    def look_again(self) -> None:
+        """Find out now, and not with the next renewal, whether it is still this consumer's."""
+        with suppress(Unavailable):
+            self._ownership.renew()
 
     def status(self) -> SubscriptionStatus:
-        """Where it is, who has it and how far behind."""
         return SubscriptionStatus.of(self._state, self._name, self._reading.ends())
-
-    @property
-    def lag(self) -> int:
-        """How many offsets of the topic are not acknowledged."""
-        return self.status().lag
 
     def close(self) -> None:
         """Let others have it; a `poll` under way in another thread returns None."""
@@ -207,21 +201,6 @@ class Subscription:
             closing.callback(self._state.close)
             closing.callback(self._ownership.release)
             closing.callback(self._reading.close)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
-
-    def __next__(self) -> Batch:
-        batch = self.poll()
-        if batch is None:
-            raise StopIteration
-        return batch
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Subscription({self.topic!r}, {self.name!r})"
@@ -285,11 +264,7 @@ class Subscription:
     def _counts(self, batch: Batch) -> bool:
         """Whether it was handed out since its partition was last placed."""
         self._require_open()
-        if batch.delivery == 0:
-            raise InvalidRequest(
-                "the batch was not handed out by a subscription",
-                hint="acknowledge what `poll` or the iteration gave",
-            )
+        require_handed_out(batch)
         return batch.delivery > self._void.get(batch.partition, 0)
 
     def _require_open(self) -> None:

@@ -19,6 +19,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.typedef import Identifier
 
 from calve.clock import Clock, SystemClock
 from calve.errors import CalveError, Conflict, NotFound
@@ -153,6 +154,22 @@ class LakeCatalog:
                 for identifier in self.iceberg.list_tables(namespace)
             ]
         return sorted(name for name in found if name)
+
+    def pointers(self) -> Iterator[tuple[Identifier, str | None]]:
+        """Every table, also those whose names are not Calve's, and its metadata file.
+
+        None for the file where a catalog tells it only of a table that is loaded.
+        """
+        with translating():
+            if isinstance(self.iceberg, EngineCatalog):
+                yield from self.iceberg.pointers()
+                return
+            for namespace in self._namespaces():
+                yield from ((each, None) for each in self.iceberg.list_tables(namespace))
+
+    def shown_name(self, identifier: Identifier) -> str:
+        """A table's name as people write it."""
+        return str(self._names.name(identifier) or ".".join(identifier))
 
     def rename_table(self, name: TableName | str, new_name: TableName | str) -> Table:
         """Give the table another name. Its files stay where they are."""

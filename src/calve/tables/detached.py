@@ -39,10 +39,17 @@ def slim_metadata(table: Table) -> bytes:
 
 
 def store_properties(table: Table) -> dict[str, str]:
-    """What opens the table's files, its secrets included, apart from the table's own properties."""
+    """What opens the table's files, its secrets included, apart from the table's own properties.
+
+    A REST catalog adds an object that logs in to itself, which a store has no use for.
+    """
     own = table.properties
     given = table.io.properties
-    return {name: value for name, value in given.items() if own.get(name) != value}
+    return {
+        name: value
+        for name, value in given.items()
+        if own.get(name) != value and isinstance(value, str)
+    }
 
 
 def detached_table(

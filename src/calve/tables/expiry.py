@@ -1,7 +1,8 @@
 """Forgetting old snapshots and deleting the files that nobody refers to any more.
 
 A file goes only when the table, read again after the commit, proves that no kept snapshot needs
-it. If deleting is cut short, the files left over belong to nobody, and orphan removal finds them.
+it, and if it lies in the table's own places. If deleting is cut short, the files left over belong
+to nobody, and orphan removal finds them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pyiceberg.table.update import (
 
 from calve.errors import InvalidRequest
 from calve.tables.outcome import commit_metadata, leads_to
+from calve.tables.own_files import only_own
 from calve.tables.snapshots import as_utc
 from calve.tables.steps import line_since
 
@@ -130,7 +132,7 @@ def expire_snapshots(
         expired = old.difference(*(each.snapshot_ids for each in kept))
         if expired and not dry_run:
             _forget_snapshots(table, expired)
-    files = sorted(gone - _files_of(table, lambda each: each not in expired))
+    files = only_own(table, gone - _files_of(table, lambda each: each not in expired))
     if not dry_run:
         delete_files(table.io, files)
     return Expiry(tuple(sorted(expired)), tuple(files), dry_run, kept)

@@ -7,19 +7,28 @@ spelling of its path: then by its name alone, which no two files share.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
 from calve.clock import Clock, SystemClock
-from calve.errors import Conflict, InvalidRequest, UnknownOutcome
+from calve.errors import InvalidRequest, UnknownOutcome
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
-from calve.tables.expiry import delete_files, referred_files
-from calve.tables.stores.listing import StoredFile, list_files, remove_empty_directories
+from calve.tables.expiry import (
+    Expiry,
+    Holding,
+    delete_files,
+    expire_snapshots,
+    nothing_held,
+    referred_files,
+)
+from calve.tables.neighbours import require_deletable
+from calve.tables.own_files import own_files
+from calve.tables.stores.listing import StoredFile, remove_empty_directories
 from calve.tables.translate import translating
 from calve.tables.version_hint import NAME as VERSION_HINT
 
@@ -59,11 +68,33 @@ def remove_orphans(
 def remove_orphans_of(
     catalog: LakeCatalog, name: str, older_than: timedelta, *, dry_run: bool = False
 ) -> RemovedFiles:
-    """The same for a table of the lake; files that its topic has named for it are no orphans."""
+    """The same for a table of the lake; files that its topic has named for it are no orphans.
+
+    Refused where another table may need them, as by `neighbours.require_deletable`.
+    """
     from calve.tables.dead_letters import files_awaited_by
 
+    table = catalog.load_table(name)
+    require_deletable(catalog, table)
     needed = files_awaited_by(catalog, name)
-    return remove_orphans(catalog.load_table(name), older_than, dry_run=dry_run, needed=needed)
+    return remove_orphans(table, older_than, dry_run=dry_run, needed=needed)
+
+
+def expire_snapshots_of(
+    catalog: LakeCatalog,
+    name: str,
+    older_than: datetime,
+    *,
+    holding: Holding = nothing_held,
+    dry_run: bool = False,
+) -> Expiry:
+    """Forget old snapshots of a table of the lake; refused as the removal of orphans is."""
+
+    def expire(table: Table) -> Expiry:
+        require_deletable(catalog, table)
+        return expire_snapshots(table, older_than, holding=holding, dry_run=dry_run)
+
+    return catalog.change_table(name, expire)
 
 
 def data_orphans(table: Table, *, needed: Collection[str] = ()) -> list[StoredFile]:
@@ -83,13 +114,13 @@ def drop_and_purge(
 ) -> RemovedFiles:
     """Take the table out of the catalog, then delete all files in its directories.
 
-    Files elsewhere that it referred to are left: they may be somebody else's. Refused where another
-    table of the lake lies in the same place.
+    Files elsewhere that it referred to are left: they may be somebody else's. Refused as the
+    removal of orphans is.
     """
     table = catalog.load_table(name)
-    _require_alone(catalog, table)
+    require_deletable(catalog, table)
     with translating():
-        listed = list(_own_files(table))
+        listed = list(own_files(table))
         if dry_run:
             return _removed(listed, is_dry_run=True)
         catalog.drop_table(name)
@@ -111,22 +142,9 @@ def needed_files(table: Table) -> set[str]:
     }
 
 
-def _own_files(table: Table) -> Iterator[StoredFile]:
-    location = table.location().rstrip("/")
-    places = table.location_provider()
-    for place in {
-        f"{location}/data",
-        f"{location}/metadata",
-        places.data_path,
-        places.metadata_path,
-    }:
-        if f"{place}/".startswith(f"{location}/"):
-            yield from list_files(table.io, place)
-
-
 def _orphans(table: Table, needed: Collection[str]) -> list[StoredFile]:
     # First the files, then the table: what is committed in between is seen as needed.
-    listed = list(_own_files(table))
+    listed = list(own_files(table))
     table.refresh()
     names = {VERSION_HINT, *(_name(file) for file in (*needed, *needed_files(table)))}
     return [file for file in listed if _belongs_to(file) not in names]
@@ -147,20 +165,6 @@ def _removed(files: Iterable[StoredFile], *, is_dry_run: bool) -> RemovedFiles:
     return RemovedFiles(
         tuple(file.location for file in ordered), sum(file.bytes for file in ordered), is_dry_run
     )
-
-
-def _require_alone(catalog: LakeCatalog, table: Table) -> None:
-    own = table.location().rstrip("/") + "/"
-    for other in catalog.list_tables():
-        loaded = catalog.load_table(other)
-        if loaded.name() == table.name():
-            continue
-        place = loaded.location().rstrip("/") + "/"
-        if place.startswith(own) or own.startswith(place):
-            raise Conflict(
-                f"the table {other} lies in the same place, {place}",
-                hint="drop the table without --purge, and see which files are whose",
-            )
 
 
 def _require_dropped(table: Table) -> None:

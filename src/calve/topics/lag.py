@@ -115,7 +115,7 @@ class _Look:
             durable=durable,
             lag_rows=rows,
             lag_bytes=size,
-            lag_seconds=max(0.0, (self._now - since).total_seconds()) if since else None,
+            lag_seconds=self._age_seconds(since, told) if since else None,
             flush_interval_ms=told.flush_interval_ms or None,
             last_commit_at=told.committed_at,
             last_error=damage.message if damage else told.error,
@@ -125,6 +125,12 @@ class _Look:
             flush_to=self._flushes.get(at),
             skip_to=self.orders.skips.get(at),
         )
+
+    def _age_seconds(self, since: datetime, told: Progress) -> float:
+        """Where the log's times lie ahead of a clock that was set back, since the pipeline saw."""
+        if since > self._now and told.waiting_since is not None:
+            since = told.waiting_since
+        return max(0.0, (self._now - since).total_seconds())
 
     def _condition(self, topic: Topic, told: Progress, rows: int) -> Condition:
         if told.error is not None:

@@ -21,6 +21,7 @@ MESSAGE_SCHEMA: Final = pa.schema(
         pa.field("key", pa.large_string()),
         pa.field("attributes", pa.map_(pa.large_string(), pa.large_string())),
         pa.field("content_type", pa.large_string()),
+        pa.field("schema", pa.large_string()),
         pa.field("publish_time", pa.timestamp("us", tz="UTC")),
         pa.field("producer", pa.large_string()),
         pa.field("sequence", pa.int64()),
@@ -30,7 +31,11 @@ MESSAGE_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class StreamMessage:
-    """A message. `topic` and `offset` are known once it was stored."""
+    """A message. `topic` and `offset` are known once it was stored.
+
+    `schema` names what the payload is written in, such as a subject and its version; nobody here
+    looks it up.
+    """
 
     payload: bytes
     key: str | None = None
@@ -41,27 +46,34 @@ class StreamMessage:
     topic: str | None = None
     offset: int | None = None
     content_type: str | None = None
+    schema: str | None = None
 
 
 def message_batch(messages: Sequence[StreamMessage], *, now: datetime) -> pa.RecordBatch:
-    """The messages as rows; those without a time were published `now`."""
+    """The messages as rows; those without a time were published `now`.
+
+    The column `schema` is there if one of them has one: topics that were made before there was
+    such a column take the others as ever.
+    """
     columns: dict[str, list[Any]] = {
         "payload": [each.payload for each in messages],
         "key": [each.key for each in messages],
         "attributes": [list(each.attributes.items()) for each in messages],
         "content_type": [each.content_type for each in messages],
+        "schema": [each.schema for each in messages],
         "publish_time": [_aware(each.publish_time or now) for each in messages],
         "producer": [each.producer for each in messages],
         "sequence": [each.sequence for each in messages],
     }
+    fields = [each for each in MESSAGE_SCHEMA if each.name != "schema" or any(columns["schema"])]
     try:
-        arrays = [pa.array(columns[each.name], each.type) for each in MESSAGE_SCHEMA]
+        arrays = [pa.array(columns[each.name], each.type) for each in fields]
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(
             f"a message cannot be stored: {error}",
-            hint="payload is bytes, key and attributes are text, sequence a whole number",
+            hint="payload is bytes, sequence a whole number, and the rest text",
         ) from error
-    return pa.RecordBatch.from_arrays(arrays, schema=MESSAGE_SCHEMA)
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def messages_of(
@@ -84,6 +96,7 @@ def message_at(row: Mapping[str, Any], topic: str, offset: int) -> StreamMessage
         topic=topic,
         offset=offset,
         content_type=row.get("content_type"),
+        schema=row.get("schema"),
     )
 
 

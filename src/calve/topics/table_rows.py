@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from calve.topics.topic import Topic
     from calve.wal import Entry
 
-_RUN_BYTES: Final = 8 * 1024 * 1024
+RUN_BYTES: Final = 8 * 1024 * 1024
 _RUN_ENTRIES: Final = 4_096
 # Below this, a copy costs less than what each batch costs by itself.
 _SMALL_ROWS: Final = 2_048
@@ -62,8 +62,8 @@ def fitting_rows(rows: LogRows, run: Sequence[Entry], partition: int) -> Iterato
         yield from (part for part in plan.split(batch) if not isinstance(part, Refused))
 
 
-def runs_of(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Entries that can be worked on together; a hole is alone."""
+def runs_of(entries: Iterable[Entry], bytes_max: int = RUN_BYTES) -> Iterator[list[Entry]]:
+    """Entries that can be worked on together, about so many bytes; a hole is alone."""
     run: list[Entry] = []
     size = 0
     for entry in entries:
@@ -72,7 +72,7 @@ def runs_of(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
             run, size = [], 0
         run.append(entry)
         size += 0 if entry.batch is None else entry.batch.get_total_buffer_size()
-        if size >= _RUN_BYTES or len(run) >= _RUN_ENTRIES:
+        if size >= bytes_max or len(run) >= _RUN_ENTRIES:
             yield run
             run, size = [], 0
     if run:

@@ -90,7 +90,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class TopicSpec:
     """What a new topic is to be. `schema` is whatever makes a table, or the path of its file.
 
-    A topic of messages has a schema of its own; one that is bound takes its table's.
+    A topic of messages has a schema of its own; one that is bound takes its table's. How long rows
+    are to be kept is remembered, and nothing removes any yet.
     """
 
     kind: Kind = "rows"

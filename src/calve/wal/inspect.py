@@ -1,11 +1,11 @@
-"""A log at a glance, as plain data: who it is, its segments, its topics. Reads no rows.
+"""A log at a glance, as plain data: who it is, its segments and damage in them, its topics.
 
 Works beside a writer, and on a damaged log as far as that can be read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from calve.wal.identity import read_identity
 from calve.wal.layout import segment_numbers
 from calve.wal.reader import LogReader
 from calve.wal.segment import BadSegment, index_position, read_segment_header
+from calve.wal.survey import survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from calve.wal.files import Files
     from calve.wal.layout import LogLayout
+    from calve.wal.survey import Damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +75,18 @@ def require_log(files: Files, layout: LogLayout) -> None:
     )
 
 
-def describe_log(files: Files, layout: LogLayout) -> LogDescription:
+def describe_log(files: Files, layout: LogLayout, *, check: bool = True) -> LogDescription:
+    """With `check`, every frame is looked at; without, damage inside of a segment is not seen."""
     require_log(files, layout)
     identity = read_identity(files, layout)
     segments = list(_describe_segments(files, layout))
     streams, problem = _describe_streams(files, layout)
+    if check:
+        damages = _damages(files, layout)
+        found = {each.file: damages.pop(each.file, None) for each in segments}
+        segments = [replace(each, problem=each.problem or found[each.file]) for each in segments]
+        elsewhere = [f"{file} is {text}" for file, text in damages.items()]
+        problem = problem or "; ".join(elsewhere) or None
     return LogDescription(
         path=layout.root,
         log_id=identity.log_id,
@@ -122,6 +131,18 @@ def _describe_segment(
     is_sealed = index_position(view, header.salt) is not None
     problem = chain.why_foreign(header, number)
     return SegmentDescription(number, name, len(view), is_sealed=is_sealed, problem=problem)
+
+
+def _damages(files: Files, layout: LogLayout) -> dict[str, str]:
+    """By file, the first damage in it and how many more there are."""
+    found: dict[str, list[Damage]] = {}
+    for damage in survey(files, layout).damages:
+        found.setdefault(damage.path.name, []).append(damage)
+    return {
+        file: f"damaged at byte {first.begin}: {first.reason}"
+        + (f", and in {len(others)} more places" if others else "")
+        for file, (first, *others) in found.items()
+    }
 
 
 def _describe_streams(

@@ -10,6 +10,7 @@ import logging
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from calve.clock import Instant
 from calve.errors import CalveError, Fenced, UnknownOutcome
 from calve.wal.group import Group
 from calve.wal.recovery import OpenedLog
@@ -51,7 +52,9 @@ class Journal:
         self._segment = opened.segment
         self._first_segment = opened.first_segment
         self._last_append_at = self._last_sync_at = clock.monotonic()
-        self._retention = Retention(files, layout, opened.identity.log_id)
+        self._retention = Retention(
+            files, layout, opened.identity.log_id, opened_at=self._last_append_at
+        )
         self._bound = DiskBound(files, layout, options, clock, opened.sealed_bytes)
         self.ask_committed: AskCommitted | None = None
 
@@ -164,6 +167,7 @@ class Journal:
         bytes_max = self._options.segment_bytes_max
         self._segment = create_segment(self._files, self._layout, header, self.state, bytes_max)
         self._bound.sealed_bytes += old.sealed_bytes
+        self._retention.sealed(old.header.number, self._clock.monotonic())
         with suppress(OSError):  # it is sealed and synced
             old.close()
         self._publish(self._durable.persist)
@@ -198,12 +202,12 @@ class Journal:
             except CalveError as error:
                 _LOG.warning("nobody tells what is committed: %s", error.message)
                 return 0
-            return self._remove_committed(older_than_us=None)
+            return self._remove_committed(older_than=None)
 
     def trim(self, committed: Mapping[UUID, int] | None) -> int:
         with self._guard, self._knowing(committed):
-            hot_us = int(self._options.hot_window_seconds * 1_000_000)
-            return self._remove_committed(older_than_us=self._now_us() - hot_us)
+            hot_seconds = self._options.hot_window_seconds
+            return self._remove_committed(older_than=Instant.now(self._clock).before(hot_seconds))
 
     @contextmanager
     def _knowing(self, committed: Mapping[UUID, int] | None) -> Iterator[None]:
@@ -214,9 +218,9 @@ class Journal:
             self._retention.tell(committed or {}, self.state)
             yield
 
-    def _remove_committed(self, older_than_us: int | None) -> int:
+    def _remove_committed(self, older_than: Instant | None) -> int:
         newest = self._segment.header.number
-        found = self._retention.removable(self._first_segment, newest, self.state, older_than_us)
+        found = self._retention.removable(self._first_segment, newest, self.state, older_than)
         try:
             removed = list(found)
             leftover = list(self._retention.leftover(self._first_segment, self.state))
@@ -235,6 +239,7 @@ class Journal:
 
     def _unlink(self, numbers: Sequence[int]) -> None:
         for number in numbers:
+            self._retention.removed(number)
             path = self._layout.segment(number)
             with suppress(OSError):  # then it is removed some other time
                 size = self._files.size(path)
@@ -242,7 +247,7 @@ class Journal:
                 self._bound.sealed_bytes -= size
 
     def _now_us(self) -> int:
-        return int(self._clock.now().timestamp() * 1_000_000)
+        return Instant.now(self._clock).wall_us
 
     @property
     def directory(self) -> Path:

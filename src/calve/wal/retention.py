@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from calve.clock import Clock
+    from calve.clock import Clock, Instant
     from calve.wal.files import Files
     from calve.wal.index import SealedIndex
     from calve.wal.layout import LogLayout
@@ -70,12 +70,20 @@ def open_index(files: Files, layout: LogLayout, chain: SegmentChain, number: int
 class Retention:
     """Remembers what was committed, and finds the segments that are done with."""
 
-    def __init__(self, files: Files, layout: LogLayout, log_id: UUID) -> None:
+    def __init__(self, files: Files, layout: LogLayout, log_id: UUID, opened_at: float) -> None:
         self._files = files
         self._layout = layout
         self._chain = SegmentChain(files, layout, log_id)
         self._committed: dict[UUID, int] = {}
         self._oldest: SegmentSummary | None = None
+        self._opened_at = opened_at
+        self._sealed_at: dict[int, float] = {}  # by the clock that never jumps
+
+    def sealed(self, number: int, at: float) -> None:
+        self._sealed_at[number] = at
+
+    def removed(self, number: int) -> None:
+        self._sealed_at.pop(number, None)
 
     def tell(self, committed: Mapping[UUID, int], state: LogState) -> None:
         """Remember what is committed, of the streams that there are."""
@@ -83,16 +91,21 @@ class Retention:
         self._committed = {s.id: known[s.id] for s in state.streams if s.id in known}
 
     def removable(
-        self, first: int, newest: int, state: LogState, older_than_us: int | None
+        self, first: int, newest: int, state: LogState, older_than: Instant | None
     ) -> Iterator[int]:
-        """Sealed segments that may go, oldest first; `older_than_us` None ignores their age."""
+        """Sealed segments that may go, oldest first; `older_than` None ignores their age."""
         for number in range(first, newest):
             summary = self._summary(number)
-            if older_than_us is not None and summary.last_time_us >= older_than_us:
+            if older_than is not None and not self._is_older(summary, older_than):
                 return
             if not self._is_committed(summary, state):
                 return
             yield number
+
+    def _is_older(self, summary: SegmentSummary, than: Instant) -> bool:
+        """By either clock: the log's times lie ahead for as long as the wall's was set back."""
+        sealed_at = self._sealed_at.get(summary.number, self._opened_at)
+        return summary.last_time_us < than.wall_us or sealed_at < than.monotonic
 
     def leftover(self, first: int, state: LogState) -> Iterator[int]:
         """Segments before the log's first, which were to go already, and may: also here only

@@ -49,11 +49,18 @@ class DeadLetters:
         catalog: Callable[[], LakeCatalog],
         topic: TableName,
         intake: Callable[[], Intake],
+        require_topic: Callable[[TableName], object],
     ) -> None:
-        """Only a replay asks for the intake."""
+        """Only a replay asks for the intake; `require_topic` says if there is none of a name."""
         self._open_catalog = catalog
         self._topic = topic.by_user()
         self._intake = intake
+        self._require_topic = require_topic
+
+    @classmethod
+    def of(cls, intake: Intake, topic: TableName) -> DeadLetters:
+        """Those of a service."""
+        return cls(lambda: intake.catalog, topic, lambda: intake, intake.topics.topic)
 
     @property
     def _catalog(self) -> LakeCatalog:
@@ -66,7 +73,7 @@ class DeadLetters:
     def list_some(self, selection: Selection, limit: int = LIMIT_DEFAULT) -> LetterList:
         if not 1 <= limit <= LIMIT_MAX:
             raise InvalidRequest(f"the limit is {limit}", hint=f"it is from 1 to {LIMIT_MAX:,}")
-        table = find_dead_letter_table(self._catalog, self._topic)
+        table = self._find_table()
         return list_letters(str(self._topic), table, selection, limit)
 
     def show(self, offset: int, partition: int | None = None) -> LetterView:
@@ -187,8 +194,15 @@ class DeadLetters:
             )
         return rows[0]
 
-    def _table(self) -> Table:
+    def _find_table(self) -> Table | None:
+        """None if the topic has none; a topic that was deleted may have left them."""
         table = find_dead_letter_table(self._catalog, self._topic)
+        if table is None:
+            self._require_topic(self._topic)
+        return table
+
+    def _table(self) -> Table:
+        table = self._find_table()
         if table is None:
             raise NotFound(
                 f"{self._topic} has no dead letters: nothing was ever set aside",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from calve.ingest.dead_letters.views import LIMIT_DEFAULT, Selection, Wish
+from calve.ingest.flight.action import Action, Named
 
 if TYPE_CHECKING:
     from calve.ingest.dead_letters.box import DeadLetters
@@ -19,8 +19,7 @@ class Listing(Selection, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limit: int = LIMIT_DEFAULT
 
 
-class One(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    topic: str
+class One(Named, frozen=True, forbid_unknown_fields=True):
     offset: int
     partition: int | None = None
 
@@ -55,4 +54,26 @@ def _box(intake: Intake, name: TableName) -> DeadLetters:
     # Whoever only takes rows in need not load what reads tables.
     from calve.ingest.dead_letters.box import DeadLetters
 
-    return DeadLetters(lambda: intake.catalog, name, lambda: intake)
+    return DeadLetters.of(intake, name)
+
+
+LETTER_ACTIONS: Final[Mapping[str, Action]] = {
+    "dead_letter.list": Action(
+        Listing, list_letters,
+        'Rows that a topic could not take: {"topic": "events", "offsets": "5,10-20"}',
+    ),
+    "dead_letter.show": Action(
+        One, show_letter, 'One of them: {"topic": "events", "offset": 5}'
+    ),
+    "dead_letter.original": Action(
+        One, original_of, 'What was sent: {"topic": "events", "offset": 5}'
+    ),
+    "dead_letter.replay": Action(
+        TopicWish, replay_letters,
+        'Send them to the topic again, until is_done: {"topic": "events", "all": true}',
+    ),
+    "dead_letter.discard": Action(
+        TopicWish, discard_letters,
+        'Remove them, until is_done: {"topic": "events", "reason": "no number"}',
+    ),
+}  # fmt: skip

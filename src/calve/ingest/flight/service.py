@@ -17,6 +17,7 @@ from calve.ingest.flight.put import PutStream
 from calve.ingest.flight.turns import Speaker, Turns
 from calve.protocol import LogRange, problem_of
 from calve.protocol.flight import decode
+from calve.protocol.queries import QUERY, QueryTicket
 from calve.protocol.streams import STREAM, StreamTicket, TicketKind
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from calve.ingest.flight.calls import Call, Calls
+    from calve.ingest.flight.query import FlightAnswer
     from calve.ingest.flight.subscribe import FlightStream
     from calve.ingest.intake import Intake
     from calve.topics.topic import Topic
@@ -55,8 +57,11 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         with Answering(context):
-            if decode(ticket.ticket, TicketKind, what="the ticket").kind == STREAM:
+            kind = decode(ticket.ticket, TicketKind, what="the ticket").kind
+            if kind == STREAM:
                 return self._streamed(context, ticket)
+            if kind == QUERY:
+                return self._asked(context, ticket)
             wanted = decode(ticket.ticket, LogRange, what="the ticket")
             found = Range(self._intake, wanted)
             return flight.GeneratorStream(found.schema, self._sent(context, found.batches))
@@ -69,7 +74,14 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         stream = FlightStream(self._intake, wanted)
         return flight.GeneratorStream(stream.schema, self._rows(context, stream))
 
-    def _rows(self, context: Any, stream: FlightStream) -> Iterator[Any]:
+    def _asked(self, context: Any, ticket: Any) -> Any:
+        from calve.ingest.flight.query import FlightAnswer
+
+        wanted = decode(ticket.ticket, QueryTicket, what="the ticket")
+        answer = FlightAnswer(self._intake, wanted, context)
+        return flight.GeneratorStream(answer.schema, self._rows(context, answer))
+
+    def _rows(self, context: Any, stream: FlightStream | FlightAnswer) -> Iterator[Any]:
         with Answering(context), self._call(context) as call:
             yield from stream.batches(context, call)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+
+from calve.ingest.flight.action import Action, Named
 
 if TYPE_CHECKING:
     from calve.ingest.intake import Intake
@@ -17,20 +20,15 @@ class Listing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: str | None = None
 
 
-class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    topic: str
+class One(Named, frozen=True, forbid_unknown_fields=True):
     subscription: str
 
 
-class Acknowledged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    topic: str
-    subscription: str
+class Acknowledged(One, frozen=True, forbid_unknown_fields=True):
     place: str
 
 
-class Moved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    topic: str
-    subscription: str
+class Moved(One, frozen=True, forbid_unknown_fields=True):
     to: str
 
 
@@ -38,7 +36,7 @@ def list_all(intake: Intake, _: TableName | None, body: Listing) -> Any:
     return [each.document() for each in intake.subscriptions.list(body.topic)]
 
 
-def describe(intake: Intake, _: TableName, body: Named) -> Any:
+def describe(intake: Intake, _: TableName, body: One) -> Any:
     return intake.subscriptions.describe(body.topic, body.subscription).document()
 
 
@@ -57,10 +55,39 @@ def seek(intake: Intake, _: TableName, body: Moved) -> Any:
     return intake.subscriptions.seek(body.topic, body.subscription, to).document()
 
 
-def reset(intake: Intake, _: TableName, body: Named) -> Any:
+def reset(intake: Intake, _: TableName, body: One) -> Any:
     return intake.subscriptions.reset(body.topic, body.subscription).document()
 
 
-def delete(intake: Intake, _: TableName, body: Named) -> Any:
+def delete(intake: Intake, _: TableName, body: One) -> Any:
     intake.subscriptions.delete(body.topic, body.subscription)
     return {"topic": body.topic, "name": body.subscription, "deleted": True}
+
+
+SUBSCRIPTION_ACTIONS: Final[Mapping[str, Action]] = {
+    "subscription.list": Action(
+        Listing, list_all,
+        'Subscriptions and how far behind they are; without a topic, all: {"topic": "events"}',
+        is_named=False,
+    ),
+    "subscription.describe": Action(
+        One, describe,
+        'Where one is, and who has it: {"topic": "events", "subscription": "billing"}',
+    ),
+    "subscription.ack": Action(
+        Acknowledged, acknowledge,
+        'Be done with all up to a place: {"topic": "events", "subscription": "a", "place": "…"}',
+    ),
+    "subscription.seek": Action(
+        Moved, seek,
+        'Go on elsewhere: {"topic": "events", "subscription": "billing", "to": "latest"}',
+    ),
+    "subscription.reset": Action(
+        One, reset,
+        'Begin with the first row: {"topic": "events", "subscription": "billing"}',
+    ),
+    "subscription.delete": Action(
+        One, delete,
+        'Forget it: {"topic": "events", "subscription": "billing"}',
+    ),
+}  # fmt: skip

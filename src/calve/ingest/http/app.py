@@ -1,21 +1,23 @@
 """The application: each request through the gate, past the guard, to its handler, and answered.
 
-Whatever happens, the answer is the handler's or a problem; no traceback leaves this module.
+Whatever happens, the answer is the handler's or a problem; no traceback leaves this module. A
+WebSocket takes the same way, and is refused like any request until it is open.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import cached_property
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from calve.errors import CalveError, Unavailable
 from calve.ingest.http.guard import Guard
@@ -26,14 +28,18 @@ from calve.ingest.refusals import RETRY_AFTER_MS, as_refusal
 from calve.protocol import problem_of
 
 if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
     from starlette.types import Receive, Scope, Send
 
-    from calve.ingest.http.operation import Handler, Operation
+    from calve.ingest.http.operation import Operation
     from calve.ingest.http.service import Service
+    from calve.ingest.http.sockets import SocketStream
     from calve.protocol import Problem
 
 _log: Final = logging.getLogger(__name__)
 _CLOSE: Final = {"Connection": "close"}
+_BROKEN: Final = 1011
+Made = TypeVar("Made")
 
 
 class App:
@@ -43,9 +49,9 @@ class App:
         self._service = service
         self._operations = operations
         self._guard = Guard(host)
-        self._routes: list[tuple[Route, Mapping[str, Handler]]] = []
+        self._routes: list[tuple[Route, Mapping[str, Operation]]] = []
         for path in dict.fromkeys(operation.path for operation in operations):
-            methods = {each.method: each.handler for each in operations if each.path == path}
+            methods = {each.method: each for each in operations if each.path == path}
             self._routes.append((Route(path, _unused), methods))
 
     @cached_property
@@ -57,33 +63,62 @@ class App:
         return docs_page(self._operations)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        assert scope["type"] == "http"
+        """One request, or one WebSocket."""
         scope["app"] = self
+        with self._service.gate.inside():
+            if scope["type"] == "websocket":
+                await self._serve_socket(WebSocket(scope, receive, send))
+            else:
+                assert scope["type"] == "http"
+                await self._serve_request(scope, receive, send)
+
+    async def _serve_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         gate = self._service.gate
-        with gate.inside():
-            request = Request(scope)
-            try:
-                upload = scope["calve.upload"] = Upload(request, receive)
-                response = _stopping() if gate.is_closing else await self._answer(request)
-                if not await upload.discard():
-                    response.headers.update(_CLOSE)
-            except ClientDisconnect:
-                return
-            except asyncio.CancelledError:
-                if not gate.is_cut:
-                    raise
-                response = _stopping()
-            except CalveError as error:
-                response = _problem(problem_of(as_refusal(error)), _CLOSE)
+        try:
+            response = await self._response(Request(scope), receive)
             if gate.is_closing:
                 response.headers.update(_CLOSE)
             await response(scope, receive, send)
+        except ClientDisconnect:
+            return
+        except asyncio.CancelledError:
+            if not gate.is_cut:
+                raise
 
-    async def _answer(self, request: Request) -> Response:
+    async def _response(self, request: Request, receive: Receive) -> Response:
         try:
-            self._guard.check(request.method, request.headers)
-            return await self._routed(request)
+            upload = request.scope["calve.upload"] = Upload(request, receive)
+            response = await self._answer(request, self._routed(request))
+            if not await upload.discard():
+                response.headers.update(_CLOSE)
+        except asyncio.CancelledError:
+            if not self._service.gate.is_cut:
+                raise
+            return _stopping()
+        except CalveError as error:
+            return _problem(problem_of(as_refusal(error)), _CLOSE)
+        return response
+
+    async def _serve_socket(self, socket: WebSocket) -> None:
+        try:
+            opened = await self._answer(socket, self._opened(socket))
+            if isinstance(opened, Response):
+                await socket.send_denial_response(opened)
+                return
+            await opened.run()
+        except (WebSocketDisconnect, OSError):  # the client is gone
+            return
+        except asyncio.CancelledError:
+            if not self._service.gate.is_cut:
+                raise
+        except Exception:  # noqa: BLE001
+            _log.exception("a socket failed: %s", socket.url.path)
+            await socket.close(_BROKEN, "the service failed; its log says why")
+
+    async def _answer(self, connection: HTTPConnection, work: Awaitable[Made]) -> Made | Response:
+        """What `work` makes, or why not."""
+        try:
+            return await work
         except CalveError as error:
             return _problem(problem_of(as_refusal(error)))
         except Refusal as refusal:
@@ -91,7 +126,8 @@ class App:
         except ClientDisconnect:
             raise
         except Exception:  # noqa: BLE001
-            _log.exception("a request failed: %s %s", request.method, request.url.path)
+            method = connection.scope.get("method", "WebSocket")
+            _log.exception("a request failed: %s %s", method, connection.url.path)
             return _problem(
                 plain_problem(
                     HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -101,26 +137,44 @@ class App:
             )
 
     async def _routed(self, request: Request) -> Response:
+        if self._service.gate.is_closing:
+            return _stopping()
+        self._guard.check(request.method, request.headers)
+        methods = self._methods(request)
+        allowed = ", ".join(_allowed(methods))
+        if request.method == "OPTIONS":
+            return Response(status_code=HTTPStatus.NO_CONTENT, headers={"Allow": allowed})
+        operation = methods.get("GET" if request.method == "HEAD" else request.method)
+        if operation is None:
+            raise Refusal(
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                f"{request.method} is not for this path",
+                f"use {allowed}",
+                headers={"Allow": allowed},
+            )
+        return await operation.handler(self._service, request)
+
+    async def _opened(self, socket: WebSocket) -> Response | SocketStream:
+        if self._service.gate.is_closing:
+            return _stopping()
+        self._guard.check("GET", socket.headers)
+        operation = self._methods(socket).get("GET")
+        if operation is None or operation.socket is None:
+            raise Refusal(
+                HTTPStatus.NOT_FOUND, f"there is no WebSocket at {socket.url.path!r}", "see /docs"
+            )
+        return await operation.socket(self._service, socket)
+
+    def _methods(self, connection: HTTPConnection) -> Mapping[str, Operation]:
+        """What there is at the path of a request."""
+        wanted = {"method": "GET", **connection.scope, "type": "http"}
         for route, methods in self._routes:
-            match, found = route.matches(request.scope)
-            if match is Match.NONE:
-                continue
-            request.scope.update(found)
-            allowed = ", ".join(_allowed(methods))
-            if request.method == "OPTIONS":
-                return Response(status_code=HTTPStatus.NO_CONTENT, headers={"Allow": allowed})
-            method = "GET" if request.method == "HEAD" else request.method
-            handler = methods.get(method)
-            if handler is None:
-                raise Refusal(
-                    HTTPStatus.METHOD_NOT_ALLOWED,
-                    f"{request.method} is not for this path",
-                    f"use {allowed}",
-                    headers={"Allow": allowed},
-                )
-            return await handler(self._service, request)
+            match, found = route.matches(wanted)
+            if match is not Match.NONE:
+                connection.scope.update(found)
+                return methods
         raise Refusal(
-            HTTPStatus.NOT_FOUND, f"there is nothing at {request.url.path!r}", "see /docs"
+            HTTPStatus.NOT_FOUND, f"there is nothing at {connection.url.path!r}", "see /docs"
         )
 
 
@@ -128,7 +182,7 @@ def _unused() -> None:
     """Routes are used to match paths alone."""
 
 
-def _allowed(methods: Mapping[str, Handler]) -> list[str]:
+def _allowed(methods: Mapping[str, Operation]) -> list[str]:
     more = ["HEAD"] if "GET" in methods else []
     return sorted([*methods, *more, "OPTIONS"])
 

@@ -83,8 +83,7 @@ def _box(service: Service, request: Request) -> DeadLetters:
     # Whoever only takes rows in need not load what reads tables.
     from calve.ingest.dead_letters.box import DeadLetters
 
-    intake = service.intake
-    return DeadLetters(lambda: intake.catalog, topic_name(request), lambda: intake)
+    return DeadLetters.of(service.intake, topic_name(request))
 
 
 def _partition(request: Request) -> int | None:

@@ -1,10 +1,16 @@
-"""Requests under way, and their end: nothing new is let in, and what is in gets its answer."""
+"""Requests under way, and their end: nothing new is let in, and what is in gets its answer.
+
+What would never end is told to end, and has little time for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
+
+_ENDLESS_SECONDS: Final = 1.0
 
 
 class Gate:
@@ -12,6 +18,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._inside: set[asyncio.Task[object]] = set()
+        self._endless: set[asyncio.Task[object]] = set()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self.is_closing = False
@@ -31,18 +38,32 @@ class Gate:
             yield
         finally:
             self._inside.discard(task)
+            self._endless.discard(task)
             if not self._inside:
                 self._is_empty.set()
+
+    def go_on(self) -> None:
+        """Say that the request goes on until somebody ends it: nobody waits long for that."""
+        task = asyncio.current_task()
+        assert task in self._inside
+        self._endless.add(task)
 
     async def close(self, grace_seconds: float) -> None:
         """Let nothing in, and wait for what is inside; what takes longer is cut off."""
         self.is_closing = True
-        if await self._emptied(grace_seconds):
+        endless_seconds = min(grace_seconds, _ENDLESS_SECONDS)
+        if await self._emptied(endless_seconds):
             return
-        self.is_cut = True
-        for task in self._inside:
-            task.cancel()
+        self._cut(self._endless)
+        if await self._emptied(grace_seconds - endless_seconds):
+            return
+        self._cut(self._inside)
         await self._emptied(1.0)
+
+    def _cut(self, tasks: set[asyncio.Task[object]]) -> None:
+        self.is_cut = True
+        for task in tasks:
+            task.cancel()
 
     async def _emptied(self, seconds: float) -> bool:
         try:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SEVERAL: Final = "application/vnd.calve.messages+json"
 KEY: Final = "Calve-Key"
 ATTRIBUTES: Final = "Calve-Attributes"
+SCHEMA: Final = "Calve-Schema"
 PUBLISH_TIME: Final = "Calve-Publish-Time"
 
 
@@ -76,6 +77,7 @@ def _one(headers: Headers) -> NewMessage:
         key=text_of(headers, KEY),
         attributes=_attributes(attributes) if attributes else {},
         content_type=headers.get("content-type"),
+        schema=text_of(headers, SCHEMA),
         publish_time=_moment(headers.get(PUBLISH_TIME)),
     )
 
@@ -109,4 +111,5 @@ def _stored(message: NewMessage, producer: str | None, sequence: int | None) -> 
         producer=producer,
         sequence=sequence,
         content_type=message.content_type,
+        schema=message.schema,
     )

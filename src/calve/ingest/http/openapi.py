@@ -30,6 +30,7 @@ MEANINGS: Final = {
     422: "it can be read, and does not fit the topic",
     429: "a bound was reached: retry after `retry_after_ms`",
     500: "an error of the service, which is in its log",
+    501: "only a part that is not installed here could do it",
     503: "the service stops, its disk refuses, or a flush took too long",
     504: "the service stopped, and it is not known whether the rows are durable",
 }

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.websockets import WebSocket
 
     from calve.ingest.http.service import Service
+    from calve.ingest.http.sockets import SocketStream
 
 Handler: TypeAlias = "Callable[[Service, Request], Awaitable[Response]]"
+SocketHandler: TypeAlias = "Callable[[Service, WebSocket], Awaitable[SocketStream]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,4 +53,5 @@ class Operation:
     tells: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: tuple[Content, ...] = ()
+    socket: SocketHandler | None = None  # for whoever asks for a WebSocket instead
     problems: tuple[int, ...] = ()  # those of its own; OpenAPI adds what every request can meet

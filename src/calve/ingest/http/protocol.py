@@ -87,6 +87,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_body = False
         super().on_message_complete()
 
+    def _should_upgrade(self) -> bool:
+        """Only where it may be a WebSocket; everybody else gets a plain answer."""
+        return super()._should_upgrade() and self.scope["method"] == "GET"
+
     def timeout_keep_alive_handler(self) -> None:
         if not self.transport.is_closing() and self.transport.get_write_buffer_size():
             self.transport.abort()  # an answer that nobody reads

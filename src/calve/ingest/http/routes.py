@@ -31,7 +31,8 @@ from calve.ingest.http import (
 from calve.ingest.http.document import show_docs, show_openapi
 from calve.ingest.http.headers import PRODUCER, SEQUENCE
 from calve.ingest.http.operation import Answer, Content, Operation, Parameter
-from calve.ingest.http.parameters import TOPIC, header, json_of, query
+from calve.ingest.http.parameters import CHANGING, TOPIC, asked, header, json_of, ordered, query
+from calve.ingest.http.query_routes import QUERIES
 from calve.ingest.http.subscription_routes import SUBSCRIPTIONS
 from calve.ingest.http.views import (
     Appended,
@@ -152,6 +153,7 @@ _ROWS: Final = (
             TOPIC,
             header(messages.KEY, "the message's key, in UTF-8"),
             header(messages.ATTRIBUTES, "its attributes, as a JSON object of texts"),
+            header(messages.SCHEMA, "the name of what the payload is written in, in UTF-8"),
             header(messages.PUBLISH_TIME, "when it was published", format="date-time"),
             _PRODUCER,
             _SEQUENCE,
@@ -167,13 +169,12 @@ _ROWS: Final = (
 )
 
 _TOPICS: Final = (
-    Operation(
-        method="GET",
-        path="/v1/topics",
-        handler=topics.list_topics,
-        summary="List all topics",
+    asked(
+        "GET /v1/topics",
+        topics.list_topics,
+        "List all topics",
+        gives=("the topics", TopicList),
         parameters=(query("tenant", "those of one tenant only", type="string"),),
-        answers=(Answer(200, "the topics", json_of(TopicList)),),
         problems=(400,),
     ),
     Operation(
@@ -187,44 +188,36 @@ _TOPICS: Final = (
             Answer(201, "the topic was made", json_of(TopicView)),
             Answer(200, "it was there already, and is the same", json_of(TopicView)),
         ),
-        problems=(400, 404, 408, 409, 413, 422, 429),
+        problems=CHANGING,
     ),
-    Operation(
-        method="GET",
-        path="/v1/topics/{topic}",
-        handler=topics.describe_topic,
-        summary="Describe a topic",
-        parameters=(TOPIC,),
-        answers=(Answer(200, "the topic, its offsets and counts", json_of(TopicDetails)),),
+    asked(
+        "GET /v1/topics/{topic}",
+        topics.describe_topic,
+        "Describe a topic",
+        gives=("the topic, its offsets and counts", TopicDetails),
         problems=(400, 404, 409),
     ),
-    Operation(
-        method="PATCH",
-        path="/v1/topics/{topic}",
-        handler=topics.alter_topic,
-        summary="Alter a topic",
-        parameters=(TOPIC,),
-        body=json_of(TopicPatch),
-        answers=(Answer(200, "the topic as it is now", json_of(TopicView)),),
-        problems=(400, 404, 408, 409, 413, 422, 429),
+    ordered(
+        "PATCH /v1/topics/{topic}",
+        topics.alter_topic,
+        "Alter a topic",
+        takes=TopicPatch,
+        gives=("the topic as it is now", TopicView),
     ),
-    Operation(
-        method="DELETE",
-        path="/v1/topics/{topic}",
-        handler=topics.delete_topic,
-        summary="Delete a topic",
+    asked(
+        "DELETE /v1/topics/{topic}",
+        topics.delete_topic,
+        "Delete a topic",
+        gives=("the topic as it was", TopicView),
         tells="Its rows in the log go with it; its table, if there is one, stays.",
-        parameters=(TOPIC,),
-        answers=(Answer(200, "the topic as it was", json_of(TopicView)),),
         problems=(400, 404, 409),
     ),
-    Operation(
-        method="POST",
-        path="/v1/topics/{topic}/flush",
-        handler=topics.flush_topic,
-        summary="Wait until all acknowledged rows are in the table",
+    asked(
+        "POST /v1/topics/{topic}/flush",
+        topics.flush_topic,
+        "Wait until all acknowledged rows are in the table",
+        gives=("they are", Offsets),
         parameters=(
-            TOPIC,
             query(
                 "timeout_ms",
                 "how long to wait",
@@ -234,7 +227,6 @@ _TOPICS: Final = (
                 default=topics.FLUSH_MS_DEFAULT,
             ),
         ),
-        answers=(Answer(200, "they are", json_of(Offsets)),),
         problems=(400, 404, 409),
     ),
 )
@@ -243,15 +235,14 @@ _PARTITION: Final = query(
     "partition", "of one partition only", type="integer", minimum=0, maximum=PARTITION_MAX
 )
 _DEAD_LETTERS: Final = (
-    Operation(
-        method="GET",
-        path="/v1/topics/{topic}/dead-letters",
-        handler=dead_letters.list_dead_letters,
-        summary="List the rows that a topic could not take",
+    asked(
+        "GET /v1/topics/{topic}/dead-letters",
+        dead_letters.list_dead_letters,
+        "List the rows that a topic could not take",
+        gives=("the dead letters", LetterList),
         tells="How many there are, by reason, then the first of them by offset. Everything that "
         "is given must hold.",
         parameters=(
-            TOPIC,
             query("reason", "those with this text in their reason", type="string"),
             query("offsets", "such as 5,10-20,300-; the end is not in a range", type="string"),
             _PARTITION,
@@ -266,33 +257,28 @@ _DEAD_LETTERS: Final = (
                 default=LIMIT_DEFAULT,
             ),
         ),
-        answers=(Answer(200, "the dead letters", json_of(LetterList)),),
-        problems=(400, 409),
+        problems=(400, 404, 409),
     ),
-    Operation(
-        method="POST",
-        path="/v1/topics/{topic}/dead-letters/replay",
-        handler=dead_letters.replay_dead_letters,
-        summary="Send dead letters to their topic again",
+    ordered(
+        "POST /v1/topics/{topic}/dead-letters/replay",
+        dead_letters.replay_dead_letters,
+        "Send dead letters to their topic again",
+        takes=Wish,
+        gives=("what became of them", Replayed),
         tells="Each lands once, also if the request is sent again. As many as one commit removes: "
         "unless `is_done`, send the same wish again with the `ends` of the answer. What still does "
         "not fit becomes a dead letter again, at a new offset.",
-        parameters=(TOPIC,),
-        body=json_of(Wish),
-        answers=(Answer(200, "what became of them", json_of(Replayed)),),
-        problems=(400, 404, 408, 409, 413, 422, 429, 504),
+        problems=(*CHANGING, 504),
     ),
-    Operation(
-        method="POST",
-        path="/v1/topics/{topic}/dead-letters/discard",
-        handler=dead_letters.discard_dead_letters,
-        summary="Discard dead letters",
+    ordered(
+        "POST /v1/topics/{topic}/dead-letters/discard",
+        dead_letters.discard_dead_letters,
+        "Discard dead letters",
+        takes=Wish,
+        gives=("how many are gone", Discarded),
         tells="It is recorded that they were removed on purpose. Unless `is_done`, send the same "
         "wish again with the `ends` of the answer.",
-        parameters=(TOPIC,),
-        body=json_of(Wish),
-        answers=(Answer(200, "how many are gone", json_of(Discarded)),),
-        problems=(400, 404, 408, 409, 413, 422, 429, 504),
+        problems=(*CHANGING, 504),
     ),
     Operation(
         method="GET",
@@ -332,77 +318,69 @@ _DEAD_LETTERS: Final = (
 
 _ORDERS: Final = (400, 404, 408, 413, 422, 429)
 _PIPELINE: Final = (
-    Operation(
-        method="GET",
-        path="/v1/pipeline",
-        handler=pipeline.show_pipeline,
-        summary="How far tables are behind the log",
+    asked(
+        "GET /v1/pipeline",
+        pipeline.show_pipeline,
+        "How far tables are behind the log",
+        gives=("the pipeline", PipelineStatus),
         tells="Of each topic's partitions, the worst first: what waits, the last commit, the last "
         "error and when the next try is.",
         parameters=(query("topic", "this one only", type="string"),),
-        answers=(Answer(200, "the pipeline", json_of(PipelineStatus)),),
         problems=(400, 404),
     ),
-    Operation(
-        method="POST",
-        path="/v1/pipeline/pause",
-        handler=pipeline.pause_pipeline,
-        summary="Leave a topic alone, or all of them",
+    ordered(
+        "POST /v1/pipeline/pause",
+        pipeline.pause_pipeline,
+        "Leave a topic alone, or all of them",
+        takes=PauseOrder,
+        gives=("it is left alone from the next cycle on", PipelineStatus),
         tells="Rows go on being taken in, and wait in the log.",
-        body=json_of(PauseOrder),
-        answers=(Answer(200, "it is left alone from the next cycle on", json_of(PipelineStatus)),),
         problems=_ORDERS,
     ),
-    Operation(
-        method="POST",
-        path="/v1/pipeline/resume",
-        handler=pipeline.resume_pipeline,
-        summary="Go on with a topic, or with all of them",
+    ordered(
+        "POST /v1/pipeline/resume",
+        pipeline.resume_pipeline,
+        "Go on with a topic, or with all of them",
+        takes=PauseOrder,
+        gives=("it goes on with the next cycle", PipelineStatus),
         tells="Without a topic, also with those that were paused alone.",
-        body=json_of(PauseOrder),
-        answers=(Answer(200, "it goes on with the next cycle", json_of(PipelineStatus)),),
         problems=_ORDERS,
     ),
-    Operation(
-        method="POST",
-        path="/v1/pipeline/skip",
-        handler=pipeline.skip_rows,
-        summary="Send rows that do not get into their table to the dead letters",
+    ordered(
+        "POST /v1/pipeline/skip",
+        pipeline.skip_rows,
+        "Send rows that do not get into their table to the dead letters",
+        takes=SkipOrder,
+        gives=("the order is kept, and followed in the next cycle", Skip),
         tells="Those before the offset `to` that are in no table yet.",
-        body=json_of(SkipOrder),
-        answers=(Answer(200, "the order is kept, and followed in the next cycle", json_of(Skip)),),
         problems=_ORDERS,
     ),
 )
 
 _SERVICE: Final = (
-    Operation(
-        method="GET",
-        path="/v1/status",
-        handler=health.show_status,
-        summary="How the service is",
-        answers=(Answer(200, "what it works on", json_of(Status)),),
+    asked(
+        "GET /v1/status",
+        health.show_status,
+        "How the service is",
+        gives=("what it works on", Status),
     ),
-    Operation(
-        method="GET",
-        path="/health/live",
-        handler=health.show_live,
-        summary="Whether the process answers",
-        answers=(Answer(200, "it does", json_of(Health)),),
+    asked(
+        "GET /health/live",
+        health.show_live,
+        "Whether the process answers",
+        gives=("it does", Health),
     ),
-    Operation(
-        method="GET",
-        path="/health/ready",
-        handler=health.show_ready,
-        summary="Whether rows are taken in",
-        answers=(Answer(200, "they are", json_of(Health)),),
+    asked(
+        "GET /health/ready",
+        health.show_ready,
+        "Whether rows are taken in",
+        gives=("they are", Health),
     ),
-    Operation(
-        method="GET",
-        path="/openapi.json",
-        handler=show_openapi,
-        summary="This document",
-        answers=(Answer(200, "OpenAPI 3.1", json_of({"type": "object"})),),
+    asked(
+        "GET /openapi.json",
+        show_openapi,
+        "This document",
+        gives=("OpenAPI 3.1", {"type": "object"}),
     ),
     Operation(
         method="GET",
@@ -413,4 +391,12 @@ _SERVICE: Final = (
     ),
 )
 
-OPERATIONS: Final = (*_ROWS, *_TOPICS, *SUBSCRIPTIONS, *_DEAD_LETTERS, *_PIPELINE, *_SERVICE)
+OPERATIONS: Final = (
+    *_ROWS,
+    *_TOPICS,
+    *SUBSCRIPTIONS,
+    *_DEAD_LETTERS,
+    *QUERIES,
+    *_PIPELINE,
+    *_SERVICE,
+)

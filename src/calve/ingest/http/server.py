@@ -13,9 +13,11 @@ import uvicorn
 from calve.errors import Unavailable
 from calve.ingest.certificate import certificate_of
 from calve.ingest.http.app import App
+from calve.ingest.http.paths import WholeSegments
 from calve.ingest.http.protocol import BoundedProtocol, ConnectionLimits
 from calve.ingest.http.routes import OPERATIONS
 from calve.ingest.http.service import Service
+from calve.ingest.http.socket_protocol import BoundedSocket
 
 if TYPE_CHECKING:
     from typing import Self
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 _BACKLOG: Final = 2048
 _LINGER_SECONDS: Final = 0.2  # for those who send at the very moment of a stop
 _START_SECONDS: Final = 30.0
+_PINGS: Final = 3  # in the time that a connection may be silent
 
 
 class HttpServer:
@@ -101,11 +104,14 @@ class _Running:
             connections_max=settings.http_connections_max,
         )
         protocol: Any = partial(BoundedProtocol, limits=limits)
+        idle_seconds = settings.http_idle_timeout_ms / 1000
         self._server = uvicorn.Server(
             uvicorn.Config(
-                App(service, OPERATIONS, settings.host),
+                WholeSegments(App(service, OPERATIONS, settings.host)),
                 http=protocol,
-                ws="none",
+                ws=BoundedSocket,
+                ws_ping_interval=idle_seconds / _PINGS,
+                ws_ping_timeout=idle_seconds,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -113,7 +119,7 @@ class _Running:
                 backlog=_BACKLOG,
                 ssl_certfile=certificate.cert_file if certificate else None,
                 ssl_keyfile=certificate.key_file if certificate else None,
-                timeout_keep_alive=settings.http_idle_timeout_ms / 1000,  # type: ignore[arg-type]
+                timeout_keep_alive=idle_seconds,  # type: ignore[arg-type]
                 timeout_graceful_shutdown=1,
             )
         )

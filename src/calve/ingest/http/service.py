@@ -18,14 +18,14 @@ from calve.ingest.formats import decompressed
 from calve.ingest.formats.types import TypesCache
 from calve.ingest.http.gate import Gate
 from calve.ingest.http.headers import encoding_of, identity_of
-from calve.ingest.http.streaming import Streams
+from calve.ingest.http.pump import Streams
 from calve.ingest.refusals import as_refusal
 from calve.model import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from starlette.requests import Request
+    from starlette.requests import HTTPConnection, Request
 
     from calve.ingest.admission import Admitted
     from calve.ingest.http.upload import Upload
@@ -174,7 +174,7 @@ def row_count(done: Acknowledgement) -> int:
     return 0 if done.first is None or done.end is None else done.end - done.first
 
 
-def topic_name(request: Request) -> TableName:
+def topic_name(request: HTTPConnection) -> TableName:
     return TableName.parse(request.path_params["topic"])
 
 
@@ -207,7 +207,7 @@ def number(
     return value
 
 
-def choice(request: Request, name: str, choices: tuple[str, ...]) -> str | None:
+def choice(request: HTTPConnection, name: str, choices: tuple[str, ...]) -> str | None:
     text = request.query_params.get(name)
     if text is not None and text not in choices:
         raise InvalidRequest(f"{name} is {text!r}", hint=f"it is one of {', '.join(choices)}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from calve.ingest.http import subscriptions
-from calve.ingest.http.operation import Answer, Content, Operation, Parameter
-from calve.ingest.http.parameters import TOPIC, header, json_of, query
+from calve.ingest.http.operation import Answer, Content, Operation
+from calve.ingest.http.parameters import asked, header, in_path, ordered, query
 from calve.ingest.http.streaming import EVENTS, LAST_EVENT
 from calve.ingest.http.views import (
     Acknowledge,
@@ -16,13 +16,9 @@ from calve.ingest.http.views import (
     SubscriptionView,
 )
 
-_NAME: Final = Parameter(
-    name="name",
-    place="path",
-    meaning="the subscription's name",
-    schema={"type": "string", "pattern": r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"},
-    is_required=True,
-)
+if TYPE_CHECKING:
+    from calve.ingest.http.operation import Handler
+
 _STREAMING: Final = (
     query(
         "from",
@@ -34,85 +30,94 @@ _STREAMING: Final = (
     query("columns", "these alone, with commas between", type="string"),
     query("follow", "`false` ends with what is durable now", type="string", enum=["true", "false"]),
     header(LAST_EVENT, "the id of the last event that came: what follows it comes"),
+    query("resume", f"the same for those who cannot send {LAST_EVENT}", type="string"),
 )
-_EVENTS: Final = (Content(EVENTS, {"type": "string"}),)
 _TELLS: Final = (
     "Server-sent events, one for each row: `id` is its place, `data` a JSON object with "
     "`partition`, `offset`, `ingested_at` and `value`. A comment every few seconds says that the "
-    "stream lives; an event `problem` is why it ends."
+    "stream lives; an event `problem` is why it ends. With `Upgrade: websocket` the same events "
+    "come over a WebSocket, each as one JSON object"
 )
-_CHANGING: Final = (400, 404, 408, 409, 413, 422, 429)
+_ONE: Final = "/v1/topics/{topic}/subscriptions/{name}"
+
+
+def _streamed(path: str, handler: Handler, summary: str, tells: str) -> Operation:
+    return Operation(
+        method="GET",
+        path=path,
+        handler=handler,
+        socket=subscriptions.open_socket,
+        summary=summary,
+        tells=tells,
+        parameters=(*in_path(path), *_STREAMING),
+        answers=(
+            Answer(
+                200,
+                "the rows, in the order of their offsets",
+                (Content(EVENTS, {"type": "string"}),),
+            ),
+        ),
+        problems=(400, 404, 406, 409, 422, 429),
+    )
+
 
 SUBSCRIPTIONS: Final = (
-    Operation(
-        method="GET",
-        path="/v1/topics/{topic}/stream",
-        handler=subscriptions.stream_topic,
-        summary="Stream the rows of a topic, and those that come",
-        tells=_TELLS,
-        parameters=(TOPIC, *_STREAMING),
-        answers=(Answer(200, "the rows, in the order of their offsets", _EVENTS),),
-        problems=(400, 404, 406, 409, 422, 429),
+    _streamed(
+        "/v1/topics/{topic}/stream",
+        subscriptions.stream_topic,
+        "Stream the rows of a topic, and those that come",
+        f"{_TELLS}.",
     ),
-    Operation(
-        method="GET",
-        path="/v1/topics/{topic}/subscriptions",
-        handler=subscriptions.list_subscriptions,
-        summary="List a topic's subscriptions",
-        parameters=(TOPIC,),
-        answers=(Answer(200, "the subscriptions", json_of(SubscriptionList)),),
-        problems=(400,),
+    asked(
+        "GET /v1/subscriptions", subscriptions.list_all_subscriptions, "List all subscriptions",
+        gives=("the subscriptions, by topic and name", SubscriptionList),
     ),
-    Operation(
-        method="GET",
-        path="/v1/topics/{topic}/subscriptions/{name}",
-        handler=subscriptions.describe_subscription,
-        summary="Show where a subscription is",
-        parameters=(TOPIC, _NAME),
-        answers=(Answer(200, "the subscription", json_of(SubscriptionView)),),
+    asked(
+        "GET /v1/topics/{topic}/subscriptions", subscriptions.list_subscriptions,
+        "List a topic's subscriptions",
+        gives=("the subscriptions", SubscriptionList),
         problems=(400, 404),
     ),
-    Operation(
-        method="DELETE",
-        path="/v1/topics/{topic}/subscriptions/{name}",
-        handler=subscriptions.delete_subscription,
-        summary="Forget a subscription and its progress",
-        parameters=(TOPIC, _NAME),
-        answers=(Answer(200, "the subscription as it was", json_of(SubscriptionView)),),
+    asked(
+        f"GET {_ONE}", subscriptions.describe_subscription, "Show where a subscription is",
+        gives=("the subscription", SubscriptionView),
         problems=(400, 404),
     ),
-    Operation(
-        method="GET",
-        path="/v1/topics/{topic}/subscriptions/{name}/stream",
-        handler=subscriptions.stream_subscription,
-        summary="Stream the rows of a subscription, and those that come",
-        tells=f"{_TELLS} A subscription that is new begins at `from`. One consumer at a time has "
-        "it; another waits. At least once: what was not acknowledged comes again, unless the "
-        f"consumer says with {LAST_EVENT} that it has it.",
-        parameters=(TOPIC, _NAME, *_STREAMING),
-        answers=(Answer(200, "the rows, in the order of their offsets", _EVENTS),),
-        problems=(400, 404, 406, 409, 422, 429),
+    asked(
+        f"DELETE {_ONE}", subscriptions.delete_subscription,
+        "Forget a subscription and its progress",
+        tells="A consumer that has it is told so.",
+        gives=("the subscription as it was", SubscriptionView),
+        problems=(400, 404),
     ),
-    Operation(
-        method="POST",
-        path="/v1/topics/{topic}/subscriptions/{name}/ack",
-        handler=subscriptions.acknowledge_events,
-        summary="Acknowledge everything up to an event",
+    _streamed(
+        f"{_ONE}/stream",
+        subscriptions.stream_subscription,
+        "Stream the rows of a subscription, and those that come",
+        f"{_TELLS}, and the client acknowledges with "
+        '`{"ack": "…"}` and the id of an event. A subscription that is new begins at `from`. One '
+        "consumer at a time has it; another waits. At least once: what was not acknowledged comes "
+        f"again, unless the consumer says with {LAST_EVENT} that it has it.",
+    ),
+    ordered(
+        f"POST {_ONE}/ack", subscriptions.acknowledge_events,
+        "Acknowledge everything up to an event",
         tells="Durable when it is answered. 409 if another consumer has the subscription by now.",
-        parameters=(TOPIC, _NAME),
-        body=json_of(Acknowledge),
-        answers=(Answer(200, "whether it counts", json_of(Acknowledged)),),
-        problems=_CHANGING,
+        takes=Acknowledge,
+        gives=("whether it counts", Acknowledged),
     ),
-    Operation(
-        method="POST",
-        path="/v1/topics/{topic}/subscriptions/{name}/seek",
-        handler=subscriptions.seek_subscription,
-        summary="Have a subscription go on from another place",
+    ordered(
+        f"POST {_ONE}/seek", subscriptions.seek_subscription,
+        "Have a subscription go on from another place",
         tells="Whoever has it: what was sent before does not count then.",
-        parameters=(TOPIC, _NAME),
-        body=json_of(SeekOrder),
-        answers=(Answer(200, "where it is now", json_of(SubscriptionView)),),
-        problems=_CHANGING,
+        takes=SeekOrder,
+        gives=("where it is now", SubscriptionView),
     ),
-)
+    asked(
+        f"POST {_ONE}/reset", subscriptions.reset_subscription,
+        "Have a subscription begin again with the first row",
+        tells="Also where its topic was deleted and made again.",
+        gives=("where it is now", SubscriptionView),
+        problems=(400, 404, 409),
+    ),
+)  # fmt: skip

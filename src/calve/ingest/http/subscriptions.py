@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.responses import Response
 
 from calve.ingest.http.headers import wanted_type
+from calve.ingest.http.pump import Pump
 from calve.ingest.http.service import Service, answer, choice, plain, topic_name
-from calve.ingest.http.streaming import EVENTS, LAST_EVENT, EventStream
+from calve.ingest.http.sockets import SocketForm, SocketStream
+from calve.ingest.http.streaming import EVENTS, LAST_EVENT, EventForm, EventStream
 from calve.ingest.http.views import (
     Acknowledge,
     Acknowledged,
@@ -18,19 +20,26 @@ from calve.ingest.http.views import (
 )
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from starlette.requests import HTTPConnection, Request
+    from starlette.websockets import WebSocket
 
+    from calve.ingest.http.pump import Form
     from calve.subscriptions import SubscriptionStatus
+    from calve.subscriptions.place import Place
     from calve.subscriptions.stream import RowStream
+
+Piece = TypeVar("Piece")
 
 # A service that was killed keeps a subscription from its consumers for so long.
 _LEASE_SECONDS: Final = 15.0
 
 
+async def list_all_subscriptions(service: Service, request: Request) -> Response:  # noqa: ARG001
+    return await _listed(service, None)
+
+
 async def list_subscriptions(service: Service, request: Request) -> Response:
-    topic = str(topic_name(request))
-    found = await service.in_thread(lambda: service.intake.subscriptions.list(topic))
-    return answer(SubscriptionList(subscriptions=[_view(each) for each in found]))
+    return await _listed(service, str(topic_name(request)))
 
 
 async def describe_subscription(service: Service, request: Request) -> Response:
@@ -77,28 +86,53 @@ async def seek_subscription(service: Service, request: Request) -> Response:
     return answer(_view(await service.in_thread(seek)))
 
 
+async def reset_subscription(service: Service, request: Request) -> Response:
+    topic, name = _named(request)
+    found = await service.in_thread(lambda: service.intake.subscriptions.reset(topic, name))
+    return answer(_view(found))
+
+
 async def stream_topic(service: Service, request: Request) -> Response:
-    return await _streamed(service, request, None)
+    return await _streamed(service, request)
 
 
 async def stream_subscription(service: Service, request: Request) -> Response:
-    return await _streamed(service, request, request.path_params["name"])
+    return await _streamed(service, request)
 
 
-async def _streamed(service: Service, request: Request, name: str | None) -> Response:
+async def _streamed(service: Service, request: Request) -> Response:
     wanted_type(request.headers, (EVENTS,))
-    topic = str(topic_name(request))
-    options = _options(request)
     if request.method == "HEAD":
+        topic_name(request)
+        _options(request)
         return Response(media_type=EVENTS)
+    return EventStream(await _pump(service, request, EventForm()))
+
+
+async def open_socket(service: Service, socket: WebSocket) -> SocketStream:
+    pump = await _pump(service, socket, SocketForm())
+    if "name" not in socket.path_params:
+        return SocketStream(socket, pump, None)
+    topic, name = _named(socket)
+
+    async def acknowledge(place: Place) -> bool:
+        return await service.in_thread(service.intake.subscriptions.acknowledge, topic, name, place)
+
+    return SocketStream(socket, pump, acknowledge)
+
+
+async def _pump(service: Service, request: HTTPConnection, form: Form[Piece]) -> Pump[Piece]:
+    topic, name = str(topic_name(request)), request.path_params.get("name")
+    options = _options(request)
+    service.gate.go_on()
     service.streams.enter()
     try:
         stream = await service.in_thread(_opened, service, topic, name, options)
     except BaseException:
         service.streams.leave()
         raise
-    return EventStream(
-        stream, is_stopping=lambda: service.gate.is_closing, ended=service.streams.leave
+    return Pump(
+        stream, form, is_stopping=lambda: service.gate.is_closing, ended=service.streams.leave
     )
 
 
@@ -109,7 +143,12 @@ def _opened(service: Service, topic: str, name: str | None, options: dict[str, A
     return RowStream(subscriptions, topic, name, lease_seconds=_LEASE_SECONDS, **options)
 
 
-def _options(request: Request) -> dict[str, Any]:
+async def _listed(service: Service, topic: str | None) -> Response:
+    found = await service.in_thread(lambda: service.intake.subscriptions.list(topic))
+    return answer(SubscriptionList(subscriptions=[_view(each) for each in found]))
+
+
+def _options(request: HTTPConnection) -> dict[str, Any]:
     query = request.query_params
     columns = query.get("columns")
     return {
@@ -117,11 +156,12 @@ def _options(request: Request) -> dict[str, Any]:
         "where": query.get("where"),
         "columns": columns.split(",") if columns is not None else None,
         "follow": choice(request, "follow", ("true", "false")) != "false",
-        "resume": request.headers.get(LAST_EVENT),
+        # A browser cannot give a WebSocket headers.
+        "resume": request.headers.get(LAST_EVENT, query.get("resume")),
     }
 
 
-def _named(request: Request) -> tuple[str, str]:
+def _named(request: HTTPConnection) -> tuple[str, str]:
     return str(topic_name(request)), request.path_params["name"]
 
 

@@ -27,7 +27,7 @@ class Upload:
     """The body of one request; at most one reads it."""
 
     def __init__(self, request: Request, receive: Receive) -> None:
-        self._receive = receive
+        self.receive = self._receive = receive
         headers = request.headers
         self._length = _content_length(headers.get("content-length"))
         self._is_given_up = headers.get("expect", "").lower() == "100-continue"

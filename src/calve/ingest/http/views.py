@@ -14,6 +14,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 Count = Annotated[int, Meta(ge=0)]
 Bound = Annotated[int, Meta(ge=1, le=2**53)]
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]
+Retention = Annotated[
+    int, Meta(ge=1, description="how long the table is to keep rows; nothing removes them yet")
+]
 OnUnknownColumn = Literal["add", "ignore", "dead_letter", "refuse"]
 OnBadRow = Literal["refuse", "dead_letter"]
 
@@ -150,7 +153,7 @@ class NewTopic(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     partition_by: list[str] = field(default_factory=list)
     sort_by: list[str] = field(default_factory=list)
     properties: dict[str, str] = field(default_factory=dict)
-    retention_seconds: Annotated[int, Meta(ge=1)] | None = None
+    retention_seconds: Retention | None = None
     on_unknown_column: OnUnknownColumn | None = None
     on_bad_row: OnBadRow = "refuse"
     flush: FlushView = FlushView()
@@ -162,7 +165,7 @@ class TopicPatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     on_unknown_column: OnUnknownColumn | None = None
     on_bad_row: OnBadRow | None = None
-    retention_seconds: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
+    retention_seconds: Retention | UnsetType | None = UNSET
     properties: dict[str, str | None] = field(default_factory=dict)
     flush: FlushPatch = FlushPatch()
     add_columns: list[Column] = field(default_factory=list)
@@ -177,6 +180,7 @@ class NewMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key: str | None = None
     attributes: dict[str, str] = field(default_factory=dict)
     content_type: str | None = None
+    schema: str | None = None
     publish_time: datetime | None = None
 
 

@@ -149,6 +149,21 @@ class EngineCatalog(SqlCatalog):
     def _publish(self, identifier: Identifier, location: str, metadata_location: str) -> None:
         publish_hint(location, metadata_location, lambda: self._pointer(identifier))
 
+    def pointers(self) -> list[tuple[Identifier, str]]:
+        """Every table and its metadata file, without reading any."""
+        wanted = select(
+            IcebergTables.table_namespace,
+            IcebergTables.table_name,
+            IcebergTables.metadata_location,
+        ).where(IcebergTables.catalog_name == self.name)
+        with Session(self.engine) as session:
+            found = session.execute(wanted).all()
+        return [
+            ((*Catalog.identifier_to_tuple(namespace), name), file)
+            for namespace, name, file in found
+            if file
+        ]
+
     def _pointer(self, identifier: Identifier) -> str | None:
         """The newest metadata file; None where it cannot be told."""
         wanted = select(IcebergTables.metadata_location).where(

@@ -17,14 +17,24 @@ def trusted_with(more: Path | None) -> bytes | None:
 
     A service whose certificate is in the file is trusted too, whoever signed it.
     """
-    if more is None:
+    return trusted_beside(authorities_in(more))
+
+
+def authorities_in(file: Path | None) -> bytes | None:
+    """What a file of one's own holds, to be carried to where it is trusted."""
+    if file is None:
         return None
     try:
-        return b"\n".join([*_of_this_machine(), more.read_bytes()])
+        return file.read_bytes()
     except OSError as error:
         raise InvalidRequest(
-            f"{more} cannot be read: {error.strerror}", hint="check ingest.tls_cert"
+            f"{file} cannot be read: {error.strerror}", hint="check ingest.tls_cert"
         ) from error
+
+
+def trusted_beside(own: bytes | None) -> bytes | None:
+    """The authorities of the machine that this runs on, and `own`; None if there are none such."""
+    return None if own is None else b"\n".join([*_of_this_machine(), own])
 
 
 def _of_this_machine() -> Iterator[bytes]:
