@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.conversions import from_bytes
-from pyiceberg.types import DateType, TimestamptzType
+from pyiceberg.manifest import DataFile
+from pyiceberg.types import DateType, PrimitiveType, TimestamptzType
 
 from calve.model import TableName
 from tests.conftest import MakeSettings
@@ -49,6 +50,10 @@ def land_everywhere(made: Site, kind: str, values: pa.Array, *partitions: str) -
         assert found["v"].combine_chunks().equals(values), specs[topic]
 
 
+def bounds(file: DataFile, column: int, kind: PrimitiveType) -> list[Any]:
+    return [from_bytes(kind, each[column]) for each in (file.lower_bounds, file.upper_bounds)]
+
+
 def letters(made: Site, topic: str) -> list[str]:
     name = str(TableName.parse(topic).dead_letters)
     return [row["reason"] for row in made.rows(name)]
@@ -62,8 +67,7 @@ def test_moments_beyond_the_calendar_are_rows_of_the_table(made: Site) -> None:
     table = made.table("plain")
     column = table.schema().find_field("v").field_id
     (task,) = table.scan().plan_files()
-    bounds = task.file.lower_bounds[column], task.file.upper_bounds[column]
-    assert [from_bytes(TimestamptzType(), each) for each in bounds] == [-(2**63), 2**63 - 1]
+    assert bounds(task.file, column, TimestamptzType()) == [-(2**63), 2**63 - 1]
     assert task.file.null_value_counts[column] == 1
 
 
@@ -73,8 +77,7 @@ def test_days_beyond_the_calendar_are_rows_of_the_table(made: Site) -> None:
     table = made.table("plain")
     column = table.schema().find_field("v").field_id
     (task,) = table.scan().plan_files()
-    bounds = task.file.lower_bounds[column], task.file.upper_bounds[column]
-    assert [from_bytes(DateType(), each) for each in bounds] == [-(2**31), 2**31 - 1]
+    assert bounds(task.file, column, DateType()) == [-(2**31), 2**31 - 1]
 
 
 def test_years_and_months_are_numbered_as_iceberg_has_them(made: Site) -> None:

@@ -30,7 +30,7 @@ class PathSpec(PartitionSpec):
 
 
 def with_paths(spec: PartitionSpec) -> PathSpec:
-    return PathSpec(*spec.fields, spec_id=spec.spec_id)
+    return PathSpec.model_validate({"spec-id": spec.spec_id, "fields": spec.fields})
 
 
 def partition_path(spec: PartitionSpec, record: Record, schema: Schema) -> str:
