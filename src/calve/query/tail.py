@@ -92,6 +92,11 @@ class Tails:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def forget(self) -> None:
+        """Let go of the rows that are kept for the next query, and of the log's files with them."""
+        with self._lock:
+            self._kept.clear()
+
     def topics(self) -> list[TableName]:
         """The names of all topics."""
         with self._lock:
