@@ -264,7 +264,8 @@ def _wanted(topic: Topic, table: Table | None) -> Wanted:
 
     if table is None:
         schema = with_system_columns(topic.schema, topic.last_column_id)
-        return Wanted(topic, schema, {}, (topic.version, None))
+        return Wanted(topic, schema, None, (topic.version, None))
     schema = grown_for(table, topic.schema)
     memory = ColumnMemory.parse(table.properties)
-    return Wanted(topic, schema, table.properties, (topic.version, table.schema(), memory))
+    key = (topic.version, table.schema(), table.spec(), memory)
+    return Wanted(topic, schema, table, key)
