@@ -116,7 +116,7 @@ def produce(
             raise
         _print(call, topic, way.sent, columns)
         if not call.as_json:
-            say(f"try: {_next_command(call, topic, server, way.sent)}")
+            say(f"try: {_next_command(call, topic, server)}")
 
 
 @contextmanager
@@ -269,11 +269,18 @@ def _print(call: Call, topic: str, sent: Sent, columns: list[dict[str, Any]] | N
             say(f"  {reason}")
 
 
-def _next_command(call: Call, topic: str, server: str | None, sent: Sent) -> str:
-    if server is not None:
-        return f"calve topic describe {topic} --server {server}"
-    lake = f" --data {call.flags['data']}" if "data" in call.flags else ""
-    return f"calve wal dump {topic} --from {sent.first} --limit 10{lake}"
+def _next_command(call: Call, topic: str, server: str | None) -> str:
+    where = f" --server {server}" if server is not None else ""
+    if server is None and "data" in call.flags:
+        where = f" --data {call.flags['data']}"
+    return f"calve sql 'select * from {_in_sql(topic)} limit 10'{where}"  # noqa: S608
+
+
+def _in_sql(topic: str) -> str:
+    from sqlglot.tokens import Tokenizer
+
+    words = {word for phrase in Tokenizer.KEYWORDS for word in phrase.lower().split()}
+    return ".".join(f'"{part}"' if part in words else part for part in topic.split("."))
 
 
 def _say_what_stays(sent: Sent) -> None:
