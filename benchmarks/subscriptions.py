@@ -1,6 +1,6 @@
 """Live subscribers of a service, over Flight: how late rows come, and what many of them cost.
 
-    .venv/bin/python benchmarks/subscriptions.py [--live 2000] [--rows 100000] [--quick]
+    .venv/bin/python -m benchmarks.subscriptions [--live 2000] [--rows 100000] [--quick]
 
 The service is a process of its own. NATS JetStream's push consumer takes part where `nats-server`
 and the package `nats-py` are installed: its server syncs each message, and so does the log. Both
@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import psutil
 import pyarrow as pa
-from ingest_flight import Nats, free_port, nats_server, running, serve, wait_for
-from reader import quantiles
 
+from benchmarks.ingest_flight import Nats, free_port, nats_server, running, serve, wait_for
+from benchmarks.reader import quantiles
 from calve import Client
 
 ROUNDS: Final = 4
@@ -49,7 +49,14 @@ class Service:
 @contextmanager
 def service(directory: Path) -> Iterator[Service]:
     port = free_port()
-    words = [sys.executable, __file__, "--serve", str(directory / "lake"), str(port)]
+    words = [
+        sys.executable,
+        "-m",
+        "benchmarks.subscriptions",
+        "--serve",
+        str(directory / "lake"),
+        str(port),
+    ]
     with running(words, directory / "service.log") as process:
         wait_for(port)
         yield Service(f"grpc://127.0.0.1:{port}", process.pid)
@@ -83,6 +90,7 @@ def delays_of_calve(found: Service, count: int, number: int) -> list[float]:
 async def delays_of_nats(url: str, count: int, number: int) -> list[float]:
     """Of a push consumer, which the server sends messages to as they are stored."""
     import nats
+    from nats.js.api import DeliverPolicy
 
     delays: list[float] = []
     done = asyncio.Event()
@@ -95,7 +103,7 @@ async def delays_of_nats(url: str, count: int, number: int) -> list[float]:
 
     connection, other = await nats.connect(url), await nats.connect(url)
     consumer = await connection.jetstream().subscribe(
-        "bench", durable=f"live{number}", cb=take, manual_ack=True, deliver_policy="new"
+        "bench", durable=f"live{number}", cb=take, manual_ack=True, deliver_policy=DeliverPolicy.NEW
     )
     stream = other.jetstream()
     for _ in range(count):
@@ -145,18 +153,18 @@ def many(found: Service, subscribers: int, rows: int) -> None:
                 seen += len(taken)
 
         threads = [threading.Thread(target=follow, args=(n,)) for n in range(subscribers)]
-        for each in threads:
-            each.start()
+        for thread in threads:
+            thread.start()
         cpu, begun = found.cpu_seconds, time.perf_counter()
         for _ in range(rows // BATCH_ROWS):
             client.produce(topic, batch)
-        for each in threads:
-            each.join()
+        for thread in threads:
+            thread.join()
         took, used = time.perf_counter() - begun, found.cpu_seconds - cpu
     delivered = subscribers * rows
     print(
-        f"{subscribers} live subscribers, {rows:,} rows each: {delivered / took / 1e6:.2f} M rows/s "
-        f"in all, {used / subscribers * 1000:.0f} ms of CPU of the service for each, "
+        f"{subscribers} live subscribers, {rows:,} rows each: {delivered / took / 1e6:.2f} M "
+        f"rows/s in all, {used / subscribers * 1000:.0f} ms of CPU of the service for each, "
         f"{used / delivered * 1e6:.2f} s for a million rows delivered",
         flush=True,
     )
