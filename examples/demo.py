@@ -39,6 +39,7 @@ def main() -> int:
             say(f"     HTTP    {service.addresses.http}\n")
             produce(service.addresses.flight)
             post(service.addresses.http)
+            ask_at_once(service.addresses.flight)
             commit(lake)
             ask(lake)
             show_dead_letter(lake)
@@ -72,9 +73,19 @@ def post(url: str) -> None:
     )
     with urlopen(request) as response:
         answer = json.load(response)
-    say(
-        f"   {answer['rows']} more over HTTP; {answer['rejected']} that does not fit is set aside\n"
-    )
+    say(f"   {answer['rows']} more over HTTP; {answer['rejected']} that does not fit is set aside")
+
+
+def ask_at_once(url: str) -> None:
+    """Before anything is in a table: the log has the rows."""
+    with calve.Client(url) as client:
+        client.sql("select 1").to_arrow()
+        started = time.monotonic()
+        (found,) = client.sql("select count(*) as orders from orders")
+        took_ms = (time.monotonic() - started) * 1000
+    say(f"   SQL sees all {found['orders']:,} of them, {took_ms:.0f} ms later\n")
+    if found["orders"] != ROWS + 2:
+        raise defect("an acknowledged row is not visible in SQL")
 
 
 def commit(lake: calve.Lake) -> None:

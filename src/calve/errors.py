@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 EXIT_UNEXPECTED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
+# Messages are logged and kept; what they quote of somebody's data may have any length.
+_TEXT_MAX: Final = 4_000
 
 
 class CalveError(Exception):
@@ -45,9 +47,9 @@ class CalveError(Exception):
     def __init__(
         self, message: str, *, hint: str | None = None, context: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = _bounded(message)
+        self.hint = None if hint is None else _bounded(hint)
+        super().__init__(self.message)
         self.context: Mapping[str, str] = MappingProxyType(dict(context or {}))
 
     def __str__(self) -> str:
@@ -55,6 +57,16 @@ class CalveError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.hint, dict(self.context))
+
+
+def unexpected(error: BaseException) -> CalveError:
+    """What nobody translated, for those who go on after it."""
+    return CalveError(f"unexpected {type(error).__name__}: {error}")
+
+
+def _bounded(text: str) -> str:
+    half = _TEXT_MAX // 2
+    return text if len(text) <= _TEXT_MAX else f"{text[:half]} … {text[-half:]}"
 
 
 def _rebuild(

@@ -12,7 +12,7 @@ from calve.errors import MissingPart
 _PROOF: Final = {
     "aws": ("boto3", "botocore"),
     "postgres": ("psycopg", "psycopg_pool"),
-    "server": ("starlette", "uvicorn", "httptools"),
+    "server": ("starlette", "uvicorn", "httptools", "websockets"),
     "spark": ("pyspark", "py4j"),
 }
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from calve.errors import Corruption, NotFound
+from calve.errors import CalveError, Corruption, NotFound
 from calve.model import TableName
 from calve.query import tail_rows
 from calve.query.tail import Tails
@@ -230,8 +232,29 @@ def test_a_table_that_was_set_back_behind_the_log_is_reported(site: TopicSite) -
         site.lake.sql("SELECT * FROM orders")
 
 
+def test_a_query_for_one_day_opens_the_files_of_that_day_alone(site: TopicSite) -> None:
+    site.create(schema={"id": "long", "came": "timestamptz"}, partition_by=["day(came)"])
+    first = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    days = [{"id": n, "came": first + timedelta(days=n)} for n in range(30)]
+    site.intakes[0].submit(site.name, pa.RecordBatch.from_pylist(days)).wait()
+    site.commit()
+    site.intakes[0].submit(site.name, pa.RecordBatch.from_pylist(days)).wait()
+    files = [task.file.file_path for task in site.table.scan().plan_files()]
+    assert len(files) == 30
+    for path in files:
+        if "2026-01-05" not in path:
+            Path(path.removeprefix("file://")).unlink()
+    day = "came >= '2026-01-05 00:00:00+00' AND came < '2026-01-06 00:00:00+00'"
+    assert asked(site, f"SELECT id FROM orders WHERE {day}") == [(4,), (4,)]
+    grouped = f"SELECT id, count(*) FROM orders WHERE {day} GROUP BY id HAVING count(*) > 1"
+    assert asked(site, grouped) == [(4, 2)]
+    with pytest.raises(CalveError):
+        asked(site, "SELECT sum(id) FROM orders")
+
+
+@pytest.mark.parametrize("answers", [40, pytest.param(10_000, marks=pytest.mark.torture)])
 def test_every_answer_is_exact_while_rows_come_go_to_the_table_and_leave_the_log(
-    site: TopicSite,
+    site: TopicSite, answers: int
 ) -> None:
     site.append(1)
     stop = threading.Event()
@@ -251,7 +274,7 @@ def test_every_answer_is_exact_while_rows_come_go_to_the_table_and_leave_the_log
     for each in threads:
         each.start()
     try:
-        for _ in range(40):
+        for _ in range(answers):
             before = acknowledged[0]
             rows = site.lake.sql(
                 "SELECT count(*) c, sum(id) s, count(DISTINCT _calve_offset) d FROM orders"

@@ -18,7 +18,7 @@ from calve.tables import orphans
 from calve.tables.catalog import LakeCatalog
 from calve.tables.expiry import expire_snapshots
 from calve.tables.orphans import drop_and_purge, remove_orphans
-from calve.tables.own_files import own_files
+from calve.tables.own_files import file_name, own_files
 from calve.tables.references import create_branch, create_tag
 from calve.tables.schemas import define_table
 
@@ -88,8 +88,8 @@ def test_a_directory_that_is_reached_by_a_link_keeps_its_files(
     listed = list(own_files(table))
     assert listed
     assert all(str(link) in file.location for file in listed)
-    needed = {orphans._name(file) for file in orphans.needed_files(table)}
-    assert {orphans._name(file.location) for file in listed} - needed == {"version-hint.text"}
+    needed = {file_name(file) for file in orphans.needed_files(table)}
+    assert {file_name(file.location) for file in listed} - needed == {"version-hint.text"}
 
 
 def test_expiry_leaves_no_orphans(catalog: LakeCatalog) -> None:

@@ -226,6 +226,7 @@ def test_the_last_of_many_keys_is_looked_for_too(catalog: LakeCatalog) -> None:
         ([{"id": None}], ["id"], "a key is null"),
         ([{"id": 1}], ["idd"], "no column 'idd'.*did you mean 'id'"),
         ([{"id": 1}], [], "needs a key"),
+        ([{"id": 1}], ["id", "id"], "names column 'id' twice"),
     ],
 )
 def test_keys_that_do_not_tell_rows_apart_are_refused(

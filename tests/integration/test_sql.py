@@ -109,6 +109,17 @@ def test_a_statement_is_answered(shop: Lake, text: str, rows: list[tuple[object,
     assert [tuple(row.values()) for row in sql(shop, text)] == rows
 
 
+def test_a_column_without_a_name_is_called_what_was_written(shop: Lake) -> None:
+    asked = shop.sql(
+        "select 1, (select max(id) from users), (select (select 2) from users limit 1)"
+    )
+    names = asked.to_arrow().column_names
+    assert names[:2] == ["1", "(SELECT max(id) FROM users)"]
+    assert names[2].startswith("(SELECT (SELECT 2) FROM users")
+    (inner,) = shop.sql("from (select (select min(id) from users))").to_arrow().column_names
+    assert inner == "(SELECT min(id) FROM users)"
+
+
 def test_a_version_is_named_by_its_id(shop: Lake) -> None:
     first = shop.catalog.load_table("users").metadata.snapshots[0].snapshot_id
     rows = sql(shop, f"SELECT count(*) AS n FROM users AT (VERSION => {first})")

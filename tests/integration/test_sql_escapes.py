@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +164,10 @@ def test_what_never_ends_is_bounded(service: Serving) -> None:
         answer = ask(service, text)
         assert answer.status_code == 400, text
     assert ask(service, "SELECT id FROM users").json() == [{"id": 1}]
-    assert service.intake.queries.list() == []
-    assert threading.active_count() <= threads + 2
+    deadline = time.monotonic() + 10
+    while threading.active_count() > threads + 2 or service.intake.queries.list():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     service.send("users", b'{"id": 2, "name": "Bob"}\n').raise_for_status()
 
 
@@ -189,3 +192,18 @@ def test_a_tenant_sees_its_own_tables_only(make_settings: MakeSettings) -> None:
                 queries.ask(Question(text, tenant="acme"))
             assert "mean 'other" not in str(raised.value)
         queries.close()
+
+
+# Single values, which DuckDB does not count; each takes a gigabyte or more while it is made.
+LARGE = [
+    "SELECT length(repeat('x', 1000000000))",
+    "SELECT repeat('x', 1000000000) FROM range(100)",
+    "WITH RECURSIVE t(s) AS (SELECT 'x' UNION ALL SELECT s || s FROM t) SELECT max(s) FROM t",
+]
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("text", LARGE)
+def test_a_service_outlives_large_values(service: Serving, text: str) -> None:
+    assert ask(service, text).status_code in {200, 400}
+    assert ask(service, "SELECT id FROM users").json() == [{"id": 1}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from websockets.sync.client import connect
 
 from calve.client import Client
 from calve.client.posting import Poster
@@ -59,6 +61,14 @@ def test_http_speaks_tls_as_flight_does(served: Serving, authority: Authority) -
         assert http.get("/v1/topics/events/rows").json()["rows"][0]["value"] == {"id": 1}
         body = http.post("/v1/topics/events/rows", json=[{"id": 2}])
         assert body.status_code == 200
+
+
+def test_a_websocket_speaks_tls_too(served: Serving, authority: Authority) -> None:
+    with httpx.Client(base_url=served.addresses.http, verify=authority.client) as http:
+        http.post("/v1/topics/events/rows", json=[{"id": 1}]).raise_for_status()
+    address = f"{served.addresses.http.replace('http', 'ws', 1)}/v1/topics/events/stream"
+    with connect(address, ssl=authority.client) as stream:
+        assert json.loads(stream.recv(timeout=20))["data"]["value"] == {"id": 1}
 
 
 def test_nothing_is_answered_in_clear_text(served: Serving) -> None:

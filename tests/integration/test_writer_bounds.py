@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -52,6 +54,42 @@ def test_metadata_files_and_manifests_stay_few(lake: Lake) -> None:
     assert head is not None
     assert len(head.manifests(table.io)) < 32
     assert ids(lake) == list(range(40))
+    # A commit deletes no manifests; expiry does, as soon as nobody can be about to commit them.
+    assert len(list((place / "metadata").glob("*.avro"))) > 60
+    assert lake.tables.expire_snapshots("t", 30).files == ()
+    age(place)
+    would = lake.tables.expire_snapshots("t", 30, dry_run=True)
+    cleared = lake.tables.expire_snapshots("t", 30)
+    assert (len(would.files) > 30, would.files) == (True, cleared.files)
+    assert lake.tables.remove_orphans("t", older_than_days=0).files == ()
+    assert len(list((place / "metadata").glob("*.avro"))) < 45
+    assert ids(lake) == list(range(40))
+
+
+def test_data_files_of_forgotten_snapshots_go_with_their_manifests(lake: Lake) -> None:
+    lake.tables.create_table("t", {"id": "long"})
+    lake.tables.insert_data("t", [{"id": 1}])
+    lake.tables.insert_data("t", [{"id": 2}])
+    lake.tables.delete_data("t", "id = 1")
+    table = lake.catalog.load_table("t")
+    place = Path(table.location().removeprefix("file://"))
+    # As a commit does that keeps snapshots few: none of their files is touched.
+    for snapshot in table.metadata.snapshots[:2]:
+        table.maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
+    (torn := place / "metadata" / f"{uuid4()}-m0.avro").write_bytes(b"Obj")
+    (stranger := place / "metadata" / "mine.avro").write_bytes(b"x")
+    age(place)
+    gone = {Path(file).name for file in lake.tables.expire_snapshots("t", 30).files}
+    assert torn.name in gone
+    assert len(list(place.rglob("*.parquet"))) == 1
+    assert stranger.exists()
+    assert ids(lake) == [2]
+
+
+def age(place: Path) -> None:
+    """Make all files older than any work that could be under way."""
+    for file in place.rglob("*.*"):
+        os.utime(file, (0, 0))
 
 
 def test_metadata_that_somebody_wants_to_keep_is_kept(lake: Lake) -> None:

@@ -138,12 +138,23 @@ def test_a_wrong_finished_or_foreign_id_is_told_apart(
             gone: r"was rolled back \(requested\)",
             foreign: "no transaction .* of this writer",
             "no such": "no transaction 'no such' of this writer",
+            "": "no transaction '' of this writer",
         }
         for transaction, said in cases.items():
             for use in uses:
                 with pytest.raises(InvalidRequest, match=said):
                     use(transaction)
     assert ids(lake) == [0]
+
+
+def test_what_is_no_configuration_changes_nothing(writer: IcebergTableWriter) -> None:
+    before = writer.batch_config, writer.retry_config
+    uses: list[Callable[[Any], None]] = [writer.set_batch_config, writer.set_retry_config]
+    for use in uses:
+        for wrong in (None, {"max_attempts": 1}):
+            with pytest.raises(InvalidRequest, match=r"is no .*Config"):
+                use(wrong)
+    assert (writer.batch_config, writer.retry_config) == before
 
 
 def test_several_transactions_are_open_at_once(lake: Lake, writer: IcebergTableWriter) -> None:

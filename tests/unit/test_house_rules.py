@@ -30,6 +30,7 @@ HOMES = {
     "click": ("cli",),
     "starlette": ("ingest/http",),
     "uvicorn": ("ingest/http",),
+    "websockets": ("ingest/http",),
 }
 # Settings are values: these alone may look at the environment, the second because it is Java's own.
 READS_ENVIRONMENT = {"settings/load.py", "spark/java.py", "spark/session.py"}

@@ -471,6 +471,19 @@ def test_json_numbers_keep_every_digit_in_decimals() -> None:
     assert rows(io.BytesIO(b"[" + line + b"]"), schema) == expected
 
 
+def test_json_has_words_for_the_numbers_it_lacks() -> None:
+    words = ["NaN", "Infinity", "-Infinity"]
+    lines = "\n".join(json.dumps({"id": n, "x": word, "f": word}) for n, word in enumerate(words))
+    read = rows(io.BytesIO(f'{lines}\n{{"id": 3, "x": 1.5}}'.encode()), format="ndjson")
+    for column in ("x", "f"):
+        assert math.isnan(read[0][column])
+        assert [row[column] for row in read[1:3]] == [math.inf, -math.inf]
+    assert [read[3]["x"], read[3]["f"]] == [1.5, None]
+    for wrong in ("nan", "1.5", ""):
+        said = refused(io.BytesIO(json.dumps({"id": 1, "x": wrong}).encode()), format="ndjson")
+        assert "the data has text, the table double" in said.message
+
+
 def test_columns_are_matched_by_name_and_missing_ones_filled() -> None:
     schema = define_table({"a": "int", "b": "string", "c": "struct<x: int, y: int>"}).schema
     data = pa.table({"c": [{"y": 2, "x": 1}, None], "a": pa.array([1, 2], pa.int64())})

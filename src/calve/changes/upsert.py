@@ -247,6 +247,9 @@ def require_keys(keys: Sequence[str], schema: Schema) -> None:
         raise InvalidRequest("the keys are one text", hint=f"write keys=[{keys!r}]")
     if not keys:
         raise InvalidRequest("an upsert needs a key", hint="name the columns that tell rows apart")
+    twice = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
+    if twice is not None:
+        raise InvalidRequest(f"the key names column {twice!r} twice", hint="name each column once")
     names = [field.name for field in schema.fields]
     usable = {column.name for column in condition_columns(schema)}
     for key in keys:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from calve.errors import CalveError, Conflict, Unavailable
+from calve.errors import CalveError, Conflict, Unavailable, unexpected
 from calve.pipeline.work import PieceDone
 from calve.protocol import problem_of
 
@@ -121,9 +121,8 @@ class Lane:
         return [*self._written(pieces[:half]), *self._written(pieces[half:])]
 
     def _failed(self, work: TopicWork, error: Exception) -> None:
-        unexpected = CalveError(f"unexpected {type(error).__name__}: {error}")
         _LOG.error("%s: unexpected", work.topic.name, exc_info=error)
-        work.feed.health.failed(unexpected)
+        work.feed.health.failed(unexpected(error))
 
     @staticmethod
     def _fails(work: TopicWork, error: CalveError) -> None:

@@ -16,9 +16,10 @@ from calve.topics.table_rows import placed_run, table_rows
 from calve.wal import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
 
     from calve.topics.topic import Topic
     from calve.wal import Entry
@@ -34,14 +35,12 @@ class DeadLetters(NamedTuple):
 
 
 class TableRows:
-    """What entries of one partition become in a table with these columns and properties."""
+    """What entries of one partition become in a table that has or gets these columns."""
 
-    def __init__(
-        self, topic: Topic, partition: int, schema: Schema, properties: Mapping[str, str]
-    ) -> None:
+    def __init__(self, topic: Topic, partition: int, schema: Schema, table: Table) -> None:
         self._topic = str(topic.name)
         self._partition = partition
-        self._rows = table_rows(topic, schema, properties)
+        self._rows = table_rows(topic, schema, table)
 
     def of(self, run: list[Entry], set_aside: str = "") -> Iterator[pa.Table | DeadLetters]:
         """The rows of a run, each in the one or the other; with a reason to, all set aside."""

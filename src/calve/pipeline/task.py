@@ -14,7 +14,7 @@ from uuid import uuid4
 import msgspec
 import pyarrow as pa
 
-from calve.errors import CalveError
+from calve.errors import CalveError, unexpected
 from calve.pipeline.rows import DeadLetters, TableRows
 from calve.pipeline.shapes import table_of
 from calve.pipeline.work import Piece, PieceDone
@@ -62,15 +62,17 @@ class PieceTask:
 
 
 def work_on(piece: Piece, sources: Sources) -> PieceDone:
-    """Write a piece's data files; never raises."""
+    """Write a piece's data files; raises nothing but what ends the process."""
     try:
         return _PieceWork(piece).done(sources)
     except _NoDeadLetterTable:
         return PieceDone(number=piece.number, needs_dead_letters=True)
     except CalveError as error:
         problem = problem_of(error)
-    except Exception as error:  # noqa: BLE001
-        problem = problem_of(CalveError(f"unexpected {type(error).__name__}: {error}"))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001  what Rust panics with is no Exception
+        problem = problem_of(unexpected(error))
     return PieceDone(number=piece.number, problem=problem)
 
 
@@ -86,7 +88,7 @@ class _PieceWork:
     def done(self, sources: Sources) -> PieceDone:
         piece = self._piece
         table, schema = table_of(piece.table), schema_from_json(piece.table.schema)
-        rows = TableRows(piece.topic, piece.partition, schema, table.properties)
+        rows = TableRows(piece.topic, piece.partition, schema, table)
         last: Entry | None = None
         with self._writers:
             writer = self._writer(piece.table)

@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from calve.settings import Settings
     from calve.tables.catalog import LakeCatalog
 
-_WAITING_MAX: Final = 1_024
+_WAITING_MAX: Final = 256
 _HELD_BYTES: Final = 8 << 20
 _LOOK_SECONDS: Final = 0.05
+_IDLE_SECONDS: Final = 10.0
 _SLACK_BYTES: Final = 256 << 20
 _STATM: Final = Path("/proc/self/statm")
 
@@ -64,15 +65,27 @@ class QueryStatus:
 
 
 class _Running:
-    """A query from being asked to its end. `is_gone` tells whether anybody still wants it."""
+    """A query from being asked to its end."""
 
     def __init__(self, question: Question) -> None:
         self.id = uuid4().hex
         self.question = question
         self.asked_at = datetime.now(UTC)
         self.stop = Stop()
-        self.is_gone: Callable[[], bool] | None = None
         self.has_turn = False
+        self._lock = threading.Lock()
+        self._is_gone: Callable[[], bool] | None = None
+
+    def watch(self, is_gone: Callable[[], bool] | None) -> None:
+        """Tell who knows whether anybody still wants it; whoever did before is not asked again."""
+        with self._lock:
+            self._is_gone = is_gone
+
+    def look(self) -> None:
+        """End it if nobody wants it any more."""
+        with self._lock:
+            if self._is_gone is not None and self._is_gone():
+                self.stop.end(Unavailable("whoever asked has gone"))
 
     def status(self) -> QueryStatus:
         asked = self.question
@@ -109,7 +122,7 @@ class Answer:
 
     def batches(self, is_gone: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
         """All rows, once. What ends it, from `Queries.cancel` to the time-out, is raised here."""
-        self._running.is_gone = is_gone
+        self._running.watch(is_gone)
         try:
             while self._held:
                 yield self._held.pop(0)
@@ -118,7 +131,7 @@ class Answer:
             self.close()
 
     def close(self) -> None:
-        self._running.is_gone = None
+        self._running.watch(None)
         self._held.clear()
         self._batches = iter(())
         self._let_go()
@@ -152,7 +165,7 @@ class Queries:
         `is_gone` is asked meanwhile, and not after this has returned.
         """
         running = _Running(question)
-        running.is_gone = is_gone
+        running.watch(is_gone)
         self._begin(running)
         try:
             self._turns.take(question.client, running.stop, self._wait_seconds)
@@ -166,11 +179,12 @@ class Queries:
                 tenant=question.tenant,
                 stop=running.stop,
             )
+            answer = Answer(self, running, rows)
         except BaseException:
             self.end(running)
             raise
-        answer = Answer(self, running, rows)
-        running.is_gone = None
+        finally:
+            running.watch(None)
         return answer
 
     def list(self) -> list[QueryStatus]:
@@ -226,15 +240,15 @@ class Queries:
     def _look(self) -> None:
         """End those that nobody waits for, and the newest ones while memory runs out."""
         while not self._is_closing:
-            self._begun.wait()
+            if not self._begun.wait(_IDLE_SECONDS):
+                self._tails.forget()
+                continue
             with self._lock:
                 found = list(self._open.values())
                 if not found:
                     self._begun.clear()
             for each in found:
-                is_gone = each.is_gone
-                if is_gone is not None and is_gone():
-                    each.stop.end(Unavailable("whoever asked has gone"))
+                each.look()
             if found and _memory_bytes() - self._idle_bytes > self._room_bytes:
                 going = [each for each in found if each.has_turn and each.stop.reason is None]
                 for each in going[-1:]:

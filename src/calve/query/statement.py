@@ -92,6 +92,7 @@ class Statement:
             if node.get("class") == "COLUMN_REF"
             for name in node["column_names"]
         )
+        self._name_columns()
         self.takes_null_for_a_value = any(_compares_with_null(node) for node in _walk(tree))
 
     def sql(self, source: Callable[[TableAt], str], own: Callable[[TableAt], list[str]]) -> str:
@@ -111,6 +112,15 @@ class Statement:
         if self.names_own_columns:
             _hide_own_columns(self._tree, hidden)
         return f"{self._explain} {_deserialized(self._tree)}".lstrip()
+
+    def _name_columns(self) -> None:
+        """Name columns that read tables by what was written: DuckDB would tell where those lie."""
+        lake = {id(node) for node, _ in self._found}
+        for select in _walk(self._tree):
+            if lake and select.get("type") == "SELECT_NODE":
+                for column in select["select_list"]:
+                    if not column["alias"] and any(id(each) in lake for each in _walk(column)):
+                        column["alias"] = _written(column)
 
     def _visit(self, node: Any, ctes: frozenset[str], depth: int) -> None:
         if depth > _DEPTH_MAX:
@@ -234,6 +244,13 @@ def _deserialized(tree: Node) -> str:
     found = _parser().execute(ask).fetchone()
     assert found is not None
     return str(found[0])
+
+
+def _written(expression: Node) -> str:
+    """An expression as text."""
+    tree = _serialized("SELECT 1")
+    tree["statements"][0]["node"]["select_list"] = [expression]
+    return _deserialized(tree).removeprefix("SELECT ")
 
 
 def _parser() -> duckdb.DuckDBPyConnection:

@@ -92,6 +92,11 @@ class Tails:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def forget(self) -> None:
+        """Let go of the rows that are kept for the next query, and of the log's files with them."""
+        with self._lock:
+            self._kept.clear()
+
     def topics(self) -> list[TableName]:
         """The names of all topics."""
         with self._lock:
@@ -259,7 +264,8 @@ def _wanted(topic: Topic, table: Table | None) -> Wanted:
 
     if table is None:
         schema = with_system_columns(topic.schema, topic.last_column_id)
-        return Wanted(topic, schema, {}, (topic.version, None))
+        return Wanted(topic, schema, None, (topic.version, None))
     schema = grown_for(table, topic.schema)
     memory = ColumnMemory.parse(table.properties)
-    return Wanted(topic, schema, table.properties, (topic.version, table.schema(), memory))
+    key = (topic.version, table.schema(), table.spec(), memory)
+    return Wanted(topic, schema, table, key)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
 
     from calve.query.tail import Span
     from calve.sources.source_log import ReadableLog
@@ -42,11 +43,11 @@ class Wanted(NamedTuple):
 
     topic: Topic
     schema: Schema
-    properties: Mapping[str, str]
+    table: Table | None
     key: object
 
     def log_rows(self) -> LogRows:
-        return table_rows(self.topic, self.schema, self.properties)
+        return table_rows(self.topic, self.schema, self.table)
 
 
 class _Piece(NamedTuple):

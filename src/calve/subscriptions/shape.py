@@ -79,7 +79,7 @@ class Shaper:
 
     def shape(self, topic: Topic, table: Table | None) -> Shape:
         """InvalidRequest if the filter, or a column, is none of theirs."""
-        key = (topic.id, topic.version, table and (table.schema(), _memory(table)))
+        key = (topic.id, topic.version, table and (table.schema(), table.spec(), _memory(table)))
         if self._made is not None and self._made[0] == key:
             return self._made[1]
         made = self._make(topic, table)
@@ -112,7 +112,7 @@ class Shaper:
             handed,
             tuple(name for name in known if name in used),
             condition,
-            table_rows(topic, schema, table.properties if table else {}),
+            table_rows(topic, schema, table),
             self._filter,
             pa.schema([whole.field(name) for name in handed]),
         )

@@ -1,6 +1,6 @@
 """Arrow batches of any number become a table's data files; memory is bounded.
 
-The only place that uses PyIceberg's private writer. Rows are gathered to pieces, by partition, and
+Written with PyIceberg's private writer. Rows are gathered to pieces, by partition, and
 each piece is a row group of an open file. A file stays below the table's target size on disk, as
 far as that can be told from what was written before. Where the table has a sort order, a piece is
 sorted and makes files of its own.
@@ -23,7 +23,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import ParquetFormatWriter, schema_to_pyarrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import Table, TableProperties
@@ -35,6 +35,7 @@ from calve.errors import InvalidRequest
 from calve.tables.dictionaries import has_dictionaries, own_dictionaries, with_dictionaries
 from calve.tables.expiry import clear_away
 from calve.tables.file_sizes import FileSizes, is_enough
+from calve.tables.file_statistics import ParquetFileWriter
 from calve.tables.partitions import Partitioner, Place
 from calve.tables.projection import mend_projection
 from calve.tables.sorting import sorted_rows
@@ -437,7 +438,7 @@ class _OpenFile:
         self._place = place
         self._sort_order_id = sort_order_id
         self._output = layout.io.new_output(path)
-        self._writer = ParquetFormatWriter(self._output, layout.file_schema, layout.properties)
+        self._writer = ParquetFileWriter(self._output, layout.file_schema, layout.properties)
         self._description: DataFile | None = None
 
     def write(self, rows: pa.Table) -> None:

@@ -28,7 +28,8 @@ from pyiceberg.table.update import (
     _apply_table_update,
 )
 
-from calve.errors import InvalidRequest
+from calve.errors import Corruption, InvalidRequest
+from calve.tables.manifests import entries_of, is_missing, manifests_of
 from calve.tables.outcome import commit_metadata, leads_to
 from calve.tables.own_files import only_own
 from calve.tables.snapshots import as_utc
@@ -155,7 +156,9 @@ def _files_of(table: Table, is_meant: Callable[[int], bool]) -> set[str]:
         meant = [each for each in table.metadata.snapshots if is_meant(each.snapshot_id)]
         try:
             return referred_files(table.io, meant)
-        except FileNotFoundError:
+        except Corruption as error:
+            if not is_missing(error):
+                raise
             table.refresh()
             known = {each.snapshot_id for each in table.metadata.snapshots}
             if known.issuperset(each.snapshot_id for each in meant):
@@ -216,19 +219,18 @@ def referred_files(
     read: set[str] = set(unread)
     for snapshot in snapshots:
         files.add(snapshot.manifest_list)
-        for manifest in snapshot.manifests(io):
+        for manifest in manifests_of(snapshot, io):
             files.add(manifest.manifest_path)
             # Snapshots share most of their manifests.
             if manifest.manifest_path not in read:
                 read.add(manifest.manifest_path)
-                entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
-                files.update(entry.data_file.file_path for entry in entries)
+                files.update(entry.data_file.file_path for entry in entries_of(manifest, io))
     return files
 
 
 def manifest_paths(io: FileIO, snapshot: IcebergSnapshot) -> set[str]:
     """The manifests of a snapshot, and the list of them."""
-    return {snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(io))}
+    return {snapshot.manifest_list, *(each.manifest_path for each in manifests_of(snapshot, io))}
 
 
 def delete_files(io: FileIO, files: Iterable[str]) -> None:

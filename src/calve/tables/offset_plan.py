@@ -27,10 +27,10 @@ from pyiceberg.types import PrimitiveType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from calve.errors import InvalidRequest
+from calve.tables.manifests import entries_of, manifests_of
 from calve.tables.offset_scan import OFFSET, PARTITION
 from calve.tables.pruning import to_iceberg
 from calve.tables.topic_tables import INGESTED_AT
-from calve.tables.translate import reading_file, translating
 
 if TYPE_CHECKING:
     from calve.condition import Condition
@@ -114,8 +114,7 @@ class OffsetPlanner:
         snapshot = table.current_snapshot()
         if columns is None or snapshot is None or start >= end:
             return []
-        with translating(), reading_file(f"a manifest of {'.'.join(table.name())}"):
-            found = self._entries(table, snapshot.manifests(table.io), columns)
+        found = self._entries(table, manifests_of(snapshot, table.io), columns)
         deletes = DeleteFileIndex()
         chosen: list[tuple[_Entry, Bounds]] = []
         is_meant = _chooser(table, condition)
@@ -173,8 +172,7 @@ def _columns_of(table: Table) -> _Columns | None:
 
 
 def _read(table: Table, manifest: ManifestFile, columns: _Columns) -> list[_Entry]:
-    entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-    return [_remembered(entry, columns) for entry in entries]
+    return [_remembered(entry, columns) for entry in entries_of(manifest, table.io)]
 
 
 def _remembered(entry: ManifestEntry, columns: _Columns) -> _Entry:

@@ -8,7 +8,7 @@ spelling of its path: then by its name alone, which no two files share.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pyiceberg.exceptions import NoSuchTableError
@@ -26,8 +26,9 @@ from calve.tables.expiry import (
     nothing_held,
     referred_files,
 )
+from calve.tables.leftovers import LEFTOVER_AGE, find_leftovers
 from calve.tables.neighbours import require_deletable
-from calve.tables.own_files import own_files
+from calve.tables.own_files import file_name, own_files
 from calve.tables.stores.listing import StoredFile, remove_empty_directories
 from calve.tables.translate import translating
 from calve.tables.version_hint import NAME as VERSION_HINT
@@ -88,13 +89,24 @@ def expire_snapshots_of(
     holding: Holding = nothing_held,
     dry_run: bool = False,
 ) -> Expiry:
-    """Forget old snapshots of a table of the lake; refused as the removal of orphans is."""
+    """Forget old snapshots of a table of the lake, and clear up after those that commits forgot.
+
+    Refused as the removal of orphans is.
+    """
+    from calve.tables.dead_letters import files_awaited_by
 
     def expire(table: Table) -> Expiry:
         require_deletable(catalog, table)
         return expire_snapshots(table, older_than, holding=holding, dry_run=dry_run)
 
-    return catalog.change_table(name, expire)
+    expired = catalog.change_table(name, expire)
+    with translating():
+        table = catalog.load_table(name)
+        before = SystemClock().now() - LEFTOVER_AGE
+        left = find_leftovers(table, before=before, needed=files_awaited_by(catalog, name))
+        if not dry_run:
+            delete_files(table.io, left)
+    return replace(expired, files=(*expired.files, *left))
 
 
 def data_orphans(table: Table, *, needed: Collection[str] = ()) -> list[StoredFile]:
@@ -146,18 +158,14 @@ def _orphans(table: Table, needed: Collection[str]) -> list[StoredFile]:
     # First the files, then the table: what is committed in between is seen as needed.
     listed = list(own_files(table))
     table.refresh()
-    names = {VERSION_HINT, *(_name(file) for file in (*needed, *needed_files(table)))}
+    names = {VERSION_HINT, *(file_name(file) for file in (*needed, *needed_files(table)))}
     return [file for file in listed if _belongs_to(file) not in names]
 
 
 def _belongs_to(file: StoredFile) -> str:
     """Its name; Hadoop's check sums go with their files."""
-    name = _name(file.location)
+    name = file_name(file.location)
     return name.removeprefix(".").removesuffix(".crc") if name.endswith(".crc") else name
-
-
-def _name(location: str) -> str:
-    return location.rpartition("/")[2]
 
 
 def _removed(files: Iterable[StoredFile], *, is_dry_run: bool) -> RemovedFiles:

@@ -23,16 +23,26 @@ def own_files(table: Table) -> Iterator[StoredFile]:
 
     Not in those that it has outside of its own place, where other tables may have theirs too.
     """
-    location = table.location().rstrip("/")
-    places = table.location_provider()
-    for place in {
-        f"{location}/data",
-        f"{location}/metadata",
-        places.data_path,
-        places.metadata_path,
-    }:
-        if f"{place}/".startswith(f"{location}/"):
+    data = {f"{table.location().rstrip('/')}/data", table.location_provider().data_path}
+    yield from _listed(table, data | _metadata_places(table))
+
+
+def own_metadata_files(table: Table) -> Iterator[StoredFile]:
+    """The same, of those for metadata."""
+    yield from _listed(table, _metadata_places(table))
+
+
+def _listed(table: Table, places: Iterable[str]) -> Iterator[StoredFile]:
+    for place in places:
+        if f"{place}/".startswith(f"{table.location().rstrip('/')}/"):
             yield from list_files(table.io, place)
+
+
+def _metadata_places(table: Table) -> set[str]:
+    return {
+        f"{table.location().rstrip('/')}/metadata",
+        table.location_provider().metadata_path,
+    }
 
 
 def only_own(table: Table, files: Iterable[str]) -> list[str]:
@@ -40,6 +50,11 @@ def only_own(table: Table, files: Iterable[str]) -> list[str]:
     places = table.location_provider()
     own = tuple(map(directory, (table.location(), places.data_path, places.metadata_path)))
     return sorted(file for file in files if spelled(file).startswith(own))
+
+
+def file_name(location: str) -> str:
+    """Without its directories: no two files of a table share one, however paths are spelled."""
+    return location.rpartition("/")[2]
 
 
 def directory(place: str) -> str:

@@ -8,29 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.partitioning import (
-    PartitionField,
-    PartitionKey,
-    PartitionSpec,
-    partition_record_value,
-)
+from pyiceberg.partitioning import PartitionField, PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import Transform, TruncateTransform, UnknownTransform, VoidTransform
+from pyiceberg.transforms import Transform, UnknownTransform, VoidTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import DecimalType, IcebergType
+from pyiceberg.types import IcebergType
 
 from calve.errors import InvalidRequest
+from calve.tables.partition_paths import partition_path
+from calve.tables.transform_values import held_range, numbers_of, outside, transformed
 from calve.tables.transforms import cannot_write
 from calve.tables.types import type_name
 
 
 class Place(PartitionKey):
-    """A partition. Unlike PyIceberg's, it may have two fields of one column."""
+    """A partition. Unlike PyIceberg's, it may have two fields of one column, and any value."""
 
     def __init__(self, record: Record, spec: PartitionSpec, schema: Schema) -> None:
         super().__init__(field_values=[], partition_spec=spec, schema=schema)
@@ -45,18 +41,54 @@ class Place(PartitionKey):
         record: Record = self.__dict__["_record"]
         return record
 
+    def to_path(self) -> str:
+        """A name for the folder of the partition's files. Nobody reads values from it."""
+        return partition_path(self.partition_spec, self.partition, self.schema)
+
+
+class Unheld(NamedTuple):
+    """Rows that no partition can hold, as marks among all, and why."""
+
+    marks: pa.ChunkedArray
+    reason: str
+
 
 @dataclass(frozen=True, slots=True)
 class _Term:
     path: list[str]
     type: IcebergType
     transform: Transform[Any, Any]
-    field: PartitionField
 
     def values(self, rows: pa.Table) -> pa.ChunkedArray:
         if isinstance(self.transform, VoidTransform):
             return pa.chunked_array([pa.nulls(rows.num_rows, pa.int32())])
-        return transformed(column_values(rows, self.path), self.transform, self.type)
+        return numbers_of(transformed(column_values(rows, self.path), self.transform, self.type))
+
+
+class Room:
+    """Knows which rows no partition of a table can hold, whoever could write the others."""
+
+    def __init__(self, spec: PartitionSpec, schema: Schema) -> None:
+        self._terms = [
+            (term, held)
+            for field in spec.fields
+            if not isinstance(field.transform, VoidTransform)
+            for term in [_plain_term(field, schema)]
+            if (held := held_range(term.transform, term.type)) is not None
+        ]
+
+    def unheld(self, rows: pa.Table) -> Unheld | None:
+        """Those that have no place for the first reason that there is."""
+        for term, held in self._terms:
+            marks = outside(column_values(rows, term.path), held, term.type)
+            if marks is not None:
+                name, result = ".".join(term.path), term.transform.result_type(term.type)
+                reason = (
+                    f"column {name!r}: the value is too far out to be partitioned by "
+                    f"{term.transform}: {type_name(result)} has no room for the result"
+                )
+                return Unheld(marks, reason)
+        return None
 
 
 class Partitioner:
@@ -66,6 +98,7 @@ class Partitioner:
         self._spec = spec
         self._schema = schema
         self._terms = [_term(field, schema) for field in spec.fields]
+        self._room = Room(spec, schema)
         self._places: dict[tuple[str, ...], Place] = {}
 
     def divide(self, rows: pa.Table) -> Iterator[tuple[Place | None, pa.Table]]:
@@ -73,6 +106,10 @@ class Partitioner:
         if not self._terms:
             yield None, rows
             return
+        if unheld := self._room.unheld(rows):
+            raise InvalidRequest(
+                unheld.reason, hint="partition by another expression, or leave such rows out"
+            )
         columns = [term.values(rows) for term in self._terms]
         numbers = _numbered(columns)
         counts = pc.value_counts(numbers)
@@ -90,35 +127,8 @@ class Partitioner:
     def _place(self, values: list[Any]) -> Place:
         key = tuple(map(repr, values))
         if key not in self._places:
-            record = Record(
-                *(
-                    partition_record_value(term.field, value, self._schema)
-                    for term, value in zip(self._terms, values, strict=True)
-                )
-            )
-            self._places[key] = Place(record, self._spec, self._schema)
+            self._places[key] = Place(Record(*values), self._spec, self._schema)
         return self._places[key]
-
-
-def transformed(
-    values: pa.ChunkedArray, transform: Transform[Any, Any], source: IcebergType
-) -> pa.ChunkedArray:
-    done = transform.pyarrow_transform(source)(values)
-    if isinstance(source, DecimalType) and isinstance(transform, TruncateTransform):
-        _require_digits(pc.min(done).as_py(), transform, source)
-    return done if isinstance(done, pa.ChunkedArray) else pa.chunked_array([done])
-
-
-def _require_digits(
-    lowest: Decimal | None, transform: Transform[Any, Any], source: DecimalType
-) -> None:
-    """The lowest numbers of a decimal, truncated, have one digit more than it can hold."""
-    if lowest is not None and len(lowest.as_tuple().digits) > source.precision:
-        raise InvalidRequest(
-            f"a value cannot be partitioned by {transform}: {lowest} has more digits than "
-            f"{type_name(source)}",
-            hint="partition by another expression, or leave such rows out",
-        )
 
 
 def column_values(rows: pa.Table, path: list[str]) -> pa.ChunkedArray:
@@ -145,8 +155,12 @@ def _term(field: PartitionField, schema: Schema) -> _Term:
             hint="write it with Spark, or change the partitioning",
             context={"column": source.name},
         )
-    path = column_path(schema, field.source_id)
-    return _Term(path, source.field_type, field.transform, field)
+    return _plain_term(field, schema)
+
+
+def _plain_term(field: PartitionField, schema: Schema) -> _Term:
+    kind = schema.find_field(field.source_id).field_type
+    return _Term(column_path(schema, field.source_id), kind, field.transform)
 
 
 def _numbered(columns: list[pa.ChunkedArray]) -> pa.ChunkedArray:

@@ -17,8 +17,8 @@ from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 
 from calve.condition import Condition, Fact
 from calve.errors import InvalidRequest
+from calve.tables.manifests import entries_of, manifests_of, reading_all
 from calve.tables.pruning import fact_to_iceberg, to_iceberg
-from calve.tables.translate import reading_file
 
 
 class _Planner(ManifestGroupPlanner):
@@ -56,7 +56,7 @@ def files_to_read(
         return []
     schema = schema or scan.projection()
     expression = to_iceberg(condition, schema)
-    return _planned(table, snapshot.manifests(table.io), expression, schema)
+    return _planned(table, manifests_of(snapshot, table.io), expression, schema)
 
 
 def files_to_change(table: Table, fact: Fact, *, snapshot_id: int | None) -> list[FileScanTask]:
@@ -95,8 +95,7 @@ def _manifests(table: Table, snapshot_id: int | None) -> list[ManifestFile]:
     snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
     if snapshot is None:
         return []
-    with reading_file(snapshot.manifest_list):
-        return snapshot.manifests(table.io)
+    return manifests_of(snapshot, table.io)
 
 
 def _deletes(manifests: list[ManifestFile]) -> set[str]:
@@ -104,9 +103,8 @@ def _deletes(manifests: list[ManifestFile]) -> set[str]:
 
 
 def _all_planned(table: Table, manifests: list[ManifestFile]) -> list[FileScanTask]:
-    with reading_file(f"a manifest of {'.'.join(table.name())}"):
-        _refuse_equality_deletes(table, manifests)
-        return _planned(table, manifests, AlwaysTrue(), table.schema())
+    _refuse_equality_deletes(table, manifests)
+    return _planned(table, manifests, AlwaysTrue(), table.schema())
 
 
 def _planned(
@@ -120,14 +118,15 @@ def _planned(
         row_filter=expression,
         case_sensitive=True,
     )
-    return list(planner.plan_files(manifests))
+    with reading_all(manifests, table.io):
+        return list(planner.plan_files(manifests))
 
 
 def _refuse_equality_deletes(table: Table, manifests: list[ManifestFile]) -> None:
     for manifest in manifests:
         if manifest.content != ManifestContent.DELETES:
             continue
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+        for entry in entries_of(manifest, table.io):
             if entry.data_file.content == DataFileContent.EQUALITY_DELETES:
                 raise InvalidRequest(
                     "the table has equality deletes, which only Spark can read",

@@ -15,6 +15,7 @@ from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
+from calve.tables.manifests import entries_of, manifests_of
 from calve.tables.offset_scan import offset_change, stated_offsets
 from calve.tables.removals import REMOVED, recorded_ids
 from calve.tables.runs import Runs
@@ -73,10 +74,10 @@ def _stated(table: Table, snapshot_id: int) -> dict[int, Runs]:
     snapshot = table.snapshot_by_id(snapshot_id)
     assert snapshot is not None
     found: defaultdict[int, list[Runs]] = defaultdict(list)
-    for manifest in snapshot.manifests(table.io):
+    for manifest in manifests_of(snapshot, table.io):
         if manifest.added_snapshot_id != snapshot_id:
             continue
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+        for entry in entries_of(manifest, table.io, discard_deleted=False):
             if entry.status == ManifestEntryStatus.DELETED:
                 for partition, runs in stated_offsets(table, entry.data_file).items():
                     found[partition].append(runs)

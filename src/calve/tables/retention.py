@@ -2,7 +2,7 @@
 
 A commit costs more for each snapshot that is kept. Offset commits and those of a writer therefore
 forget, in the same commit, what is beyond the table's bound. Files that nobody needs any more are
-left to expiry and to orphan removal.
+left to expiry, which finds them as `leftovers` says.
 """
 
 from __future__ import annotations

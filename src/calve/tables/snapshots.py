@@ -18,6 +18,7 @@ from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.table.snapshots import ancestors_of
 
 from calve.errors import Conflict, InvalidRequest, NotFound
+from calve.tables.manifests import entries_of, manifests_of
 from calve.tables.outcome import commit_metadata, leads_to, moved
 
 
@@ -164,8 +165,8 @@ def data_files(table: Table, snapshot_id: int) -> dict[str, DataFile]:
     assert snapshot is not None
     return {
         entry.data_file.file_path: entry.data_file
-        for manifest in snapshot.manifests(table.io)
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        for manifest in manifests_of(snapshot, table.io)
+        for entry in entries_of(manifest, table.io)
         if entry.data_file.content == 0
     }
 
@@ -193,7 +194,7 @@ def snapshots_since(table: Table, branch: str, snapshot_id: int | None) -> list[
 def has_deletes(table: Table, snapshot_id: int) -> bool:
     """Whether rows of the snapshot's files are deleted by delete files."""
     snapshot = table.snapshot_by_id(snapshot_id)
-    manifests = snapshot.manifests(table.io) if snapshot else []
+    manifests = manifests_of(snapshot, table.io) if snapshot else []
     return any(each.content == ManifestContent.DELETES for each in manifests)
 
 

@@ -11,7 +11,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 
-from calve.tables.partitions import column_path, column_values, transformed
+from calve.tables.partitions import column_path, column_values
+from calve.tables.transform_values import transformed
 from calve.tables.types import is_text
 
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]

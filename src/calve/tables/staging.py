@@ -56,6 +56,7 @@ from calve.tables.manifest_schema import mend_manifest_schema
 from calve.tables.manifest_tiers import full_tiers
 from calve.tables.metadata_copies import spare_copies
 from calve.tables.outcome import leads_to, moved
+from calve.tables.partition_paths import with_paths
 from calve.tables.schema_growth import regrown
 from calve.tables.transaction import LeanTransaction
 
@@ -373,7 +374,8 @@ class _Snapshot(_SnapshotProducer["_Snapshot"]):
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         metadata = self._transaction.table_metadata
-        specs, schema = metadata.specs(), metadata.schema()
+        schema = metadata.schema()
+        specs = {spec_id: with_paths(spec) for spec_id, spec in metadata.specs().items()}
         limit = _number(
             metadata.properties,
             TableProperties.WRITE_PARTITION_SUMMARY_LIMIT,

@@ -14,6 +14,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFileContent, ManifestFile
 from pyiceberg.table.snapshots import Snapshot
 
+from calve.tables.manifests import entries_of, manifests_of
 from calve.tables.views import TableView
 
 _MANIFESTS_MAX: Final = 10_000
@@ -48,7 +49,7 @@ def survey(view: TableView) -> Survey:
 
 
 def _look_through(snapshot: Snapshot, io: FileIO, location: str) -> Survey:
-    manifests = snapshot.manifests(io)
+    manifests = manifests_of(snapshot, io)
     parts = [_part(manifest, io, location) for manifest in manifests]
     lists = {snapshot.manifest_list, *(manifest.manifest_path for manifest in manifests)}
     return Survey(
@@ -98,7 +99,7 @@ def _part(manifest: ManifestFile, io: FileIO, location: str) -> Survey:
 
 
 def _look(manifest: ManifestFile, io: FileIO, location: str) -> Survey:
-    files = [entry.data_file for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)]
+    files = [entry.data_file for entry in entries_of(manifest, io)]
     contents = {(file.content, str(file.file_format.value).lower()) for file in files}
     data = {kind for content, kind in contents if content is DataFileContent.DATA}
     deletes = {kind for content, kind in contents if content is not DataFileContent.DATA}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from calve.tables.column_memory import Path
     from calve.tables.inputs.convert import Convert
+    from calve.tables.partitions import Room
     from calve.wal import Entry
 
     Place: TypeAlias = Callable[[Path], Path | None]
@@ -68,13 +69,22 @@ class LogRows:
     """Knows how rows of every schema become rows of `wanted`, which may have `PLACE_FIELDS`.
 
     `place` says where a column of the log belongs, or that it was dropped. A value in a column that
-    is not wanted at all is left out, or with `keeps_unknown` a reason to refuse its row.
+    is not wanted at all is left out, or with `keeps_unknown` a reason to refuse its row. With
+    `room`, so is a value that has no place in the table's partitions.
     """
 
-    def __init__(self, wanted: pa.Schema, place: Place, *, keeps_unknown: bool = False) -> None:
+    def __init__(
+        self,
+        wanted: pa.Schema,
+        place: Place,
+        *,
+        keeps_unknown: bool = False,
+        room: Room | None = None,
+    ) -> None:
         self.schema = wanted
         self._place = place
         self._keeps_unknown = keeps_unknown
+        self._room = room
         self._last: tuple[pa.Schema, LogPlan] | None = None
         self._plans: dict[pa.Schema, LogPlan] = {}
 
@@ -92,7 +102,8 @@ class LogRows:
         return found
 
     def _planned(self, source: pa.Schema) -> LogPlan:
-        return _Planning(self.schema, source, self._place).result(keeps_unknown=self._keeps_unknown)
+        planning = _Planning(self.schema, source, self._place)
+        return planning.result(keeps_unknown=self._keeps_unknown, room=self._room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +114,7 @@ class LogPlan:
     _wanted: pa.Schema
     _set_aside: tuple[tuple[int, str], ...]  # a value in such a column refuses its row
     _refusal: str | None  # of every row
+    _room: Room | None
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """All rows; InvalidRequest if one of them cannot be had so."""
@@ -136,6 +148,18 @@ class LogPlan:
             yield from self._sorted_out(batch.slice(0, half))
             yield from self._sorted_out(batch.slice(half))
         else:
+            yield from self._with_room(batch, rows)
+
+    def _with_room(
+        self, batch: pa.RecordBatch, rows: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch | Refused]:
+        """Of rows that come from a batch, those that some partition can hold."""
+        while self._room and (found := self._room.unheld(pa.Table.from_batches([rows]))):
+            marks = found.marks.combine_chunks()
+            yield Refused(batch.filter(marks), found.reason)
+            kept = pc.invert(marks)
+            batch, rows = batch.filter(kept), rows.filter(kept)
+        if rows.num_rows:
             yield rows
 
 
@@ -148,7 +172,7 @@ class _Planning:
         self._set_aside: dict[int, str] = {}
         self._sources: dict[str, tuple[int, Convert]] = {}
 
-    def result(self, *, keeps_unknown: bool) -> LogPlan:
+    def result(self, *, keeps_unknown: bool, room: Room | None) -> LogPlan:
         for at, field in enumerate(self._source):
             if field.name in _PLACE_NAMES:
                 self._sources[field.name] = at, converter(field.type, field.type)
@@ -165,7 +189,7 @@ class _Planning:
         ]
         refusal = f"the required column {lacking[0]!r} is missing" if lacking else None
         columns = [self._column(field) for field in self._wanted]
-        return LogPlan(columns, self._wanted, tuple(self._set_aside.items()), refusal)
+        return LogPlan(columns, self._wanted, tuple(self._set_aside.items()), refusal, room)
 
     def _take(self, at: int, field: pa.Field) -> None:
         name = self._shaper.name((field.name,), field.type, self._known)

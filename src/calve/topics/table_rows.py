@@ -8,15 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from calve.tables.column_memory import ColumnMemory
+from calve.tables.partitions import Room
 from calve.tables.schemas import arrow_schema
+from calve.tables.transforms import partition_spec
 from calve.topics.log_rows import LogRows, Refused, placed
 from calve.wal import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
 
     from calve.tables.column_memory import Path
     from calve.topics.topic import Topic
@@ -28,8 +31,10 @@ _RUN_ENTRIES: Final = 4_096
 _SMALL_ROWS: Final = 2_048
 
 
-def table_rows(topic: Topic, schema: Schema, properties: Mapping[str, str]) -> LogRows:
-    """How rows of the topic's log go into a table with these columns and properties."""
+def table_rows(topic: Topic, schema: Schema, table: Table | None) -> LogRows:
+    """How rows of the topic's log go into its table with these columns, made already or not."""
+    properties = {} if table is None else table.properties
+    spec = partition_spec(topic.partition_by, schema) if table is None else table.spec()
     of_topic, of_table = topic.memory, ColumnMemory.parse(properties)
 
     def place(column: Path) -> Path | None:
@@ -37,7 +42,8 @@ def table_rows(topic: Topic, schema: Schema, properties: Mapping[str, str]) -> L
         return None if inner is None else of_table.place(inner)
 
     keeps_unknown = topic.on_unknown_column != "ignore"
-    return LogRows(arrow_schema(schema), place, keeps_unknown=keeps_unknown)
+    room = Room(spec, schema)
+    return LogRows(arrow_schema(schema), place, keeps_unknown=keeps_unknown, room=room)
 
 
 def placed_run(run: Sequence[Entry], partition: int) -> pa.Table:

@@ -116,6 +116,14 @@ class Bounds:
         return CommitRetry(self.retry.to_settings(), self.bounds_races, on_wait)
 
 
+def require_kind(config: object, kind: type) -> None:
+    """Refuse what is no such configuration, before anything is changed."""
+    if not isinstance(config, kind):
+        raise InvalidRequest(
+            f"{config!r} is no {kind.__name__}", hint=f"give a {kind.__name__}(…), whole"
+        )
+
+
 def _require(config: Any, name: str, *, at_least: int) -> None:
     value = getattr(config, name)
     kinds = (int,) if type(config).__annotations__.get(name) == "int" else (int, float)

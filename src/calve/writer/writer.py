@@ -16,7 +16,13 @@ from calve.errors import InvalidRequest, UnknownOutcome
 from calve.model import TableName
 from calve.tables.cache import CacheInfo
 from calve.tables.catalogs.sql import PoolWaits
-from calve.writer.config import BatchOptimizationConfig, Bounds, CatalogPoolConfig, RetryConfig
+from calve.writer.config import (
+    BatchOptimizationConfig,
+    Bounds,
+    CatalogPoolConfig,
+    RetryConfig,
+    require_kind,
+)
 from calve.writer.stats import WriterCounters, WriterStats
 from calve.writer.target import TargetTable
 from calve.writer.transaction import Transaction, WriteResult
@@ -114,6 +120,7 @@ class IcebergTableWriter:
 
     def set_batch_config(self, config: BatchOptimizationConfig) -> None:
         """Change the sizes of batches and the cache; for batches written from now on."""
+        require_kind(config, BatchOptimizationConfig)
         if config.cache_seconds != self._bounds.batch.cache_seconds:
             self._target.remember_for(config.cache_seconds)
         self._bounds = replace(self._bounds, batch=config)
@@ -124,6 +131,7 @@ class IcebergTableWriter:
 
     def set_retry_config(self, config: RetryConfig) -> None:
         """Change how often is tried; it then bounds commits that lose against others too."""
+        require_kind(config, RetryConfig)
         self._bounds = replace(self._bounds, retry=config, bounds_races=True)
 
     @property
@@ -174,7 +182,9 @@ class IcebergTableWriter:
         self, write: Callable[[Transaction], WriteResult], transaction_id: str | None
     ) -> WriteResult:
         joined = (
-            self._transactions.find(transaction_id) if transaction_id else self._transactions.own()
+            self._transactions.own()
+            if transaction_id is None
+            else self._transactions.find(transaction_id)
         )
         if joined is not None:
             return write(joined)

@@ -20,12 +20,14 @@ from calve.tables.types import is_bytes, is_list_like, is_text
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
 
+_UNUSUAL: Final = pa.array(["NaN", "Infinity", "-Infinity"], pa.large_string())
+
 
 class Text(Enum):
     """What text may stand for, by where it comes from."""
 
     TYPED = "dates, times, decimals and uuids: the source has its own numbers and bytes"
-    JSON = "the same, and bytes in base64"
+    JSON = "the same, bytes in base64, and the numbers that JSON has none for: NaN, infinities"
     CELLS = "everything: the source has nothing but text"
 
 
@@ -65,10 +67,20 @@ def _unwrapping(source: pa.DataType) -> tuple[Convert, pa.DataType] | None:
 
 
 def _from_text(target: pa.DataType, text: Text) -> Convert:
+    if text is Text.JSON and pa.types.is_floating(target):
+        return lambda array: _unusual_number(array.cast(pa.large_string()), target)
     if text is not Text.CELLS and not _may_be_text(target, text):
         raise _mismatch(pa.string(), target)
     # Arrow's text functions know no views.
     return lambda array: parse_text(array.cast(pa.large_string()), target)
+
+
+def _unusual_number(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """What answers in JSON have for numbers that JSON does not know."""
+    is_known = pc.is_in(array, value_set=_UNUSUAL)
+    if not pc.all(pc.or_(is_known, pc.is_null(array)), min_count=0).as_py():
+        raise _mismatch(pa.string(), target)
+    return array.cast(target)
 
 
 def _may_be_text(target: pa.DataType, text: Text) -> bool:
