@@ -29,7 +29,7 @@ def test_basic_operations(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 row inserted, 1 row updated" in said
     assert said.count("2 rows deleted") == 1
     *_, first, second, _, left = (line.split() for line in said.splitlines())
-    assert [first, second] == [["Alan", "42"], ["Edsger", "45"]] or "Ada" in said
+    assert [first, second] == [["Alan", "42"], ["Edsger", "45"]]
     assert left == ["tables", "left:", "[]"]
 
 

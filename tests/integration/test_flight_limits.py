@@ -221,6 +221,23 @@ def test_a_batch_that_decodes_to_more_than_the_bound_is_refused(
         assert isinstance(refused(writer.close), InvalidRequest)
 
 
+def test_a_batch_that_decodes_to_much_takes_that_much_once(tmp_path: Path) -> None:
+    """Arrow decodes a batch before anybody can look at it. What it becomes has no bound; nothing
+    here may copy it, and how many do so at once is bounded with the streams."""
+    with IngestProcess(tmp_path / "lake", ingest__request_bytes_max=MIB) as process:
+        bomb = pa.record_batch({"zeros": pa.array([bytes(256 * MIB)])})
+        options = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression="zstd"))
+        with flight.FlightClient(process.url) as client:
+            sent(client, "events", BATCH)
+            before, peak = process.memory_bytes, _Peak(process)
+            path = flight.FlightDescriptor.for_path("events")
+            writer, _ = client.do_put(path, bomb.schema, options=options)
+            assert isinstance(refused(lambda: _write_and_close(writer, bomb)), InvalidRequest)
+            grown = peak.stop() - before
+            assert 200 * MIB < grown < 320 * MIB
+            assert sent(client, "events", BATCH)["end"] == 4
+
+
 def test_a_message_beyond_the_bound_is_cut_while_it_comes(tmp_path: Path) -> None:
     """A gigabyte in one message: the server never holds much more than it may."""
     with IngestProcess(tmp_path / "lake", ingest__request_bytes_max=64 * MIB) as process:

@@ -27,9 +27,6 @@ def test_a_table_is_opened_by_its_directory(lake: Lake) -> None:
     for number in range(3):
         table.append(pa.table({"id": [number], "name": [f"n{number}"]}, schema=USERS))
     directory = Path(lake.settings.data, "users")
-    # DuckDB puts `v` before it and `.metadata.json` behind it; without a `v` in `name`, it tries both.
-    hint = directory / "metadata" / "version-hint.text"
-    hint.write_text(Path(table.metadata_location).name.removesuffix(".metadata.json"))
     first = table.metadata.snapshots[0].snapshot_id
     with own_duckdb() as connection:
         found = connection.execute(f"SELECT id FROM iceberg_scan('{directory}') ORDER BY id")

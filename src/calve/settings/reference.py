@@ -50,7 +50,7 @@ MEANINGS: Final = {
     "ingest.streams_max": "calls and streams of all Flight clients at once; streams over HTTP",
     "ingest.streams_per_client_max": "the same of one client's address",
     "ingest.idle_seconds_max": "when a Flight stream on which nothing happens is ended",
-    "ingest.tls_cert": "the certificate in PEM: Flight and HTTP speak TLS, and commands trust it",
+    "ingest.tls_cert": "in PEM: Flight and HTTP speak TLS with it; commands and pipelines trust it",
     "ingest.tls_key": "its key's file",
     "pipeline.rows_max": "rows of a topic that make it due",
     "pipeline.bytes_max": "bytes of a topic that make it due",
