@@ -196,12 +196,12 @@ class Nats:
     """JetStream, which syncs each message before it acknowledges it."""
 
     def __init__(self, port: int) -> None:
-        self._url = f"nats://127.0.0.1:{port}"
+        self.url = f"nats://127.0.0.1:{port}"
 
     async def _connected(self) -> tuple[Any, Any]:
         import nats
 
-        connection = await nats.connect(self._url)
+        connection = await nats.connect(self.url)
         return connection, connection.jetstream()
 
     async def set_up(self) -> None:

@@ -164,14 +164,13 @@ def live(count: int) -> None:
             lake.produce("orders", {"sent_at": [time.perf_counter_ns()]})
             time.sleep(0.005)
         thread.join()
-        tell_delays(delays)
+        print(f"produced to delivered, {len(delays):,} single rows: {quantiles(delays)}")
 
 
-def tell_delays(delays: list[float]) -> None:
-    delays.sort()
+def quantiles(delays: list[float]) -> str:
+    delays = sorted(delays)
     told = {name: delays[int(len(delays) * share)] for name, share in (("p50", 0.5), ("p99", 0.99))}
-    shown = ", ".join(f"{name} {delay:.2f} ms" for name, delay in told.items())
-    print(f"produced to delivered, {len(delays):,} single rows: {shown}")
+    return ", ".join(f"{name} {delay:.2f} ms" for name, delay in told.items())
 
 
 def main() -> None:

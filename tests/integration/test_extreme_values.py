@@ -14,6 +14,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.types import DateType, PrimitiveType, TimestamptzType
 
 from calve.model import TableName
+from calve.query.cells import column_values
 from tests.conftest import MakeSettings
 from tests.fakes.pipelines import Site, site
 
@@ -162,3 +163,14 @@ def test_many_long_partition_fields_make_no_path_that_a_store_refuses(made: Site
     made.require_each_once("many", 1)
     (path,) = made.table("many").inspect.files()["file_path"].to_pylist()
     assert len(path.removeprefix(made.table("many").location())) < 800
+
+
+def test_the_last_moments_have_a_text_of_their_own() -> None:
+    assert column_values(pa.array([2**63 - 1, -(2**63), 3 * 10**17, None], US)) == [
+        "294247-01-10T04:00:54.775807Z",
+        "-290308-12-21T19:59:05.224192Z",
+        "11476-08-15T05:20:00.000000Z",
+        None,
+    ]
+    days = column_values(pa.array([2**31 - 1, -(2**31)], pa.date32()))
+    assert days == ["5881580-07-11", "-5877641-06-23"]

@@ -289,6 +289,7 @@ def test_a_value_that_does_not_fit_is_named_with_its_place(
         data = io.BytesIO(data.getvalue())
     error = refused(data)
     assert says in error.message
+    assert error.hint
     assert error.context["column"] == column
     assert error.context.get("row", error.context.get("line")) == place
     assert f"column {column!r}" in error.message

@@ -109,7 +109,7 @@ def _check_text(text: str) -> None:
             hint="put long lists of values into a table and use upsert, or split the work",
         )
     if "\0" in text:
-        raise InvalidRequest("the condition has a NUL character in it")
+        raise InvalidRequest("the condition has a NUL character in it", hint="take it out")
 
 
 def _check_tokens(tokens: list[Token]) -> None:

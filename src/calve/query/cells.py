@@ -21,11 +21,13 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 Convert: TypeAlias = Callable[[Any], Any]
 
 _NULL: Final = "∅"
+_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def column_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -46,15 +48,21 @@ def _value(scalar: pa.Scalar) -> Any:
             return [(_value(pair["key"]), _value(pair["value"])) for pair in scalar.values]
         if isinstance(scalar, pa.ListScalar | pa.LargeListScalar):
             return [_value(each) for each in scalar.values]
-        return _beyond(str(scalar.cast(pa.string())))
+        return _beyond(scalar)
 
 
-def _beyond(text: str) -> str:
-    """What Arrow writes, in the form of other moments; it has no words for the very last."""
-    if text.startswith("<"):
-        return text
-    iso = text.replace(" ", "T", 1)
-    return iso.removesuffix("+0000") + "Z" if iso.endswith("+0000") else iso
+def _beyond(scalar: pa.Scalar) -> str:
+    """A moment beyond Python's calendar; Arrow's own text has years of 16 bits."""
+    if pa.types.is_date32(scalar.type):
+        return str(np.datetime64(scalar.value, "D"))
+    if not pa.types.is_timestamp(scalar.type):
+        return str(scalar.cast(pa.string()))
+    digits = _DIGITS[scalar.type.unit]
+    seconds, part = divmod(scalar.value, 10**digits)
+    days, second = divmod(seconds, 86_400)
+    text = f"{np.datetime64(days, 'D')}T{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+    fraction = f".{part:0{digits}}" if digits else ""
+    return f"{text}{fraction}{'Z' if scalar.type.tz else ''}"
 
 
 def cell_text(value: object) -> str:

@@ -187,7 +187,7 @@ def value_error(
         column=field.name,
         place=place,
         value=seen,
-        hint=problem.hint,
+        hint=problem.hint or "give a value of the column's type, or change the column",
     )
 
 
