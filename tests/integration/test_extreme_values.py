@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
@@ -163,6 +164,35 @@ def test_many_long_partition_fields_make_no_path_that_a_store_refuses(made: Site
     made.require_each_once("many", 1)
     (path,) = made.table("many").inspect.files()["file_path"].to_pylist()
     assert len(path.removeprefix(made.table("many").location())) < 800
+
+
+EXTREMES: dict[str, tuple[pa.DataType, list[Any], tuple[str, ...]]] = {
+    "boolean": (pa.bool_(), [True, False], ("v",)),
+    "int": (pa.int32(), [2**31 - 1, -(2**31), 0], ("v", "bucket(4, v)")),
+    "long": (pa.int64(), [2**63 - 1, -(2**63), 0], ("v", "bucket(4, v)")),
+    "float": (pa.float32(), [math.inf, -math.inf, 3.4e38, 1e-45, -0.0, 0.0], ("v",)),
+    "double": (pa.float64(), [math.inf, -math.inf, 1.7e308, 5e-324, -0.0, 0.0], ("v",)),
+    "time": (pa.time64("us"), [0, 86_399_999_999], ("v",)),
+    "timestamp": (pa.timestamp("us"), FAR, ("v", "day(v)", "bucket(4, v)")),
+    "string": (
+        pa.large_string(),
+        ["", " ", "a/b%2F..", "\0", "null", "__HIVE_DEFAULT_PARTITION__", "\u202e", "e\u0301"],
+        ("v", "bucket(4, v)", "truncate(1, v)"),
+    ),
+    "binary": (
+        pa.large_binary(),
+        [b"", b"\0", b"\xff" * 400, b"../.."],
+        ("v", "bucket(4, v)"),
+    ),
+    "fixed[4]": (pa.binary(4), [b"\0" * 4, b"\xff" * 4], ("bucket(4, v)",)),
+    "uuid": (pa.uuid(), [bytes(16), b"\xff" * 16], ("bucket(4, v)",)),
+}
+
+
+@pytest.mark.parametrize("kind", EXTREMES)
+def test_the_ends_of_every_type_land_whatever_a_table_is_laid_out_by(made: Site, kind: str) -> None:
+    arrow, listed, partitions = EXTREMES[kind]
+    land_everywhere(made, kind, pa.array([*listed, None], arrow), *partitions)
 
 
 def test_the_last_moments_have_a_text_of_their_own() -> None:

@@ -101,7 +101,7 @@ def test_a_table_may_change_while_rows_are_under_way(
     assert not changes
     found = both.site.offsets("t")
     expected = list(range(30))
-    if change is roll_back and found != expected:
+    if change is roll_back:
         # The rows of the snapshots that were taken back are gone on purpose.
         expected = [*range(10), *range(20, 30)]
     assert found == expected
