@@ -46,7 +46,7 @@ def killed(data: Path, kill_at: int | None, report: Path) -> None:
 
 def require_each_once(lake: Lake) -> None:
     drain(lake.intake, lake.catalog, ORDERS)
-    ids = [row["id"] for row in lake.sql("select id from orders order by id")]
+    ids = [row["id"] for row in lake.sql("select id from orders order by id", fresh=False)]
     assert ids == list(range(LETTERS))
     left = lake.dead_letters("orders").list()
     assert left.count == 1

@@ -73,7 +73,8 @@ def test_content_type_and_schema_can_be_asked_for_in_the_table(settings: Setting
         assert made.committed("inbox") == 2
     with Lake(settings) as lake:
         found = lake.sql(
-            "select _calve_offset, content_type, schema from inbox where schema = 'orders-value/3'"
+            "select _calve_offset, content_type, schema from inbox where schema = 'orders-value/3'",
+            fresh=False,
         )
         assert list(found) == [
             {"_calve_offset": 1, "content_type": "application/json", "schema": "orders-value/3"}

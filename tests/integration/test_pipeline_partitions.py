@@ -97,7 +97,7 @@ def require_once(lake: Lake) -> None:
     while len(found) < len(expected):
         assert time.monotonic() < deadline, len(found)
         time.sleep(0.1)
-        found = list(lake.sql(_ALL)) if has_table(lake) else []
+        found = list(lake.sql(_ALL, fresh=False)) if has_table(lake) else []
     assert [row["id"] for row in found] == [row["id"] for row in expected]
     for row, wanted in zip(found, expected, strict=True):
         assert row["_calve_partition"] == row["partition"] == wanted["partition"]

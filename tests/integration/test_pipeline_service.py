@@ -30,7 +30,7 @@ def data(tmp_path: Path) -> Path:
 def ids(data: Path, topic: str = "events") -> list[int]:
     """What the topic's table holds."""
     with Lake(settings_of(data), create=False) as lake:
-        rows = lake.sql(f"select id from {topic} order by id")
+        rows = lake.sql(f"select id from {topic} order by id", fresh=False)
         return [row["id"] for row in rows]
 
 
@@ -196,6 +196,7 @@ def test_an_embedded_service_brings_rows_to_tables_if_asked_to(make_settings: Ma
             wait_until(lambda: lake.pipeline.status().is_running)
             lake.produce("events", [{"id": 3}])
         assert not lake.pipeline.status().is_running
-        assert [row["id"] for row in lake.sql("select id from events order by id")] == [1, 2, 3]
+        rows = lake.sql("select id from events order by id", fresh=False)
+        assert [row["id"] for row in rows] == [1, 2, 3]
     with calve.open(settings) as again, again.serve():
         assert not again.pipeline.status().is_running, "only if asked to"

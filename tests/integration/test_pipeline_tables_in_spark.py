@@ -62,7 +62,7 @@ def nested(ids: range) -> pa.RecordBatch:
 
 def messages(ids: range) -> pa.RecordBatch:
     sent = [
-        StreamMessage(f"p{each}".encode(), key=f"n{each}", attributes={"n": str(each)})
+        StreamMessage(f"p{each}".encode(), key=f"n{each}", attributes={"n": "1"}, schema="a/1")
         for each in ids
     ]
     return message_batch(sent, now=_BEGIN)

@@ -40,7 +40,8 @@ def test_rows_get_into_tables_with_the_state_on_a_server(
                 client.flush("events", SPARK_SECONDS, to_table=True)
         settings = settings_of(data, state__dsn=store.dsn)
         with Lake(settings, create=False) as lake:
-            assert [row["id"] for row in lake.sql("select id from events order by id")] == [1, 2]
+            rows = lake.sql("select id from events order by id", fresh=False)
+            assert [row["id"] for row in rows] == [1, 2]
         state = open_state(settings)
         topic = TopicRegistry(state).topic(TableName.parse("events"))
         known = state.committed(topic.id, 0)

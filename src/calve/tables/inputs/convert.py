@@ -20,7 +20,7 @@ from calve.tables.types import is_bytes, is_list_like, is_text
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
 
-_UNUSUAL: Final = pa.array(["NaN", "Infinity", "-Infinity"], pa.large_string())
+_UNUSUAL: Final = ("NaN", "Infinity", "-Infinity")
 
 
 class Text(Enum):
@@ -77,7 +77,8 @@ def _from_text(target: pa.DataType, text: Text) -> Convert:
 
 def _unusual_number(array: pa.Array, target: pa.DataType) -> pa.Array:
     """What answers in JSON have for numbers that JSON does not know."""
-    is_known = pc.is_in(array, value_set=_UNUSUAL)
+    # Made here: the first array that is made of objects loads pandas where it is installed.
+    is_known = pc.is_in(array, value_set=pa.array(_UNUSUAL, pa.large_string()))
     if not pc.all(pc.or_(is_known, pc.is_null(array)), min_count=0).as_py():
         raise _mismatch(pa.string(), target)
     return array.cast(target)
