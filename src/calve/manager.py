@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from calve.changes import Change
+    from calve.changes.row_changes import RowChanges
     from calve.maintenance.verification import Verification
     from calve.query.rows import Rows
 
@@ -166,18 +167,16 @@ class IcebergManager:
         *,
         branch: str | None = None,
         engine: Engine = "python",
+        flush: bool = True,
     ) -> Change:
         """Set columns to values, or to an `Expression`, in the rows for which `where` is true.
 
-        Rows that have the values already are left alone and not counted.
+        Rows that have the values already are left alone and not counted. Of a table that a topic
+        feeds, rows that are still in the log come to it first; without `flush` they are left out.
         """
-        from calve.changes import update_rows, update_with_spark
-
-        catalog = self._lake.catalog
-        if _is_spark(engine):
-            spark = self._lake.spark()
-            return update_with_spark(catalog, spark, table, updates, where, branch=branch)
-        return update_rows(catalog, table, updates, where, branch=branch)
+        return self._changes.update(
+            table, updates, where, branch=branch, engine=engine, flush=flush
+        )
 
     def delete_data(
         self,
@@ -186,15 +185,14 @@ class IcebergManager:
         *,
         branch: str | None = None,
         engine: Engine = "python",
+        flush: bool = True,
     ) -> Change:
-        """Delete the rows that `query_table` shows for the same condition."""
-        from calve.changes import delete_rows, delete_with_spark
+        """Delete the rows that `query_table` shows for the same condition.
 
-        catalog = self._lake.catalog
-        if _is_spark(engine):
-            spark = self._lake.spark()
-            return delete_with_spark(catalog, spark, table, condition, branch=branch)
-        return delete_rows(catalog, table, condition, branch=branch)
+        Of a table that a topic feeds also those that are still in the log, and come to it first;
+        without `flush` they are left out.
+        """
+        return self._changes.delete(table, condition, branch=branch, engine=engine, flush=flush)
 
     def upsert_data(  # noqa: PLR0913
         self,
@@ -213,15 +211,9 @@ class IcebergManager:
         there and is null in a new one. In a table that a topic feeds only with `force`: new rows
         have no offset.
         """
-        from calve.changes import upsert_rows, upsert_with_spark
-
-        catalog = self._lake.catalog
-        if _is_spark(engine):
-            spark = self._lake.spark()
-            return upsert_with_spark(
-                catalog, spark, table, data, keys, format=format, branch=branch, force=force
-            )
-        return upsert_rows(catalog, table, data, keys, format=format, branch=branch, force=force)
+        return self._changes.upsert(
+            table, data, keys, format=format, branch=branch, engine=engine, force=force
+        )
 
     def query_table(
         self,
@@ -462,6 +454,12 @@ class IcebergManager:
     def __repr__(self) -> str:
         return f"IcebergManager({str(self._lake.settings.data)!r})"
 
+    @property
+    def _changes(self) -> RowChanges:
+        from calve.changes.row_changes import RowChanges
+
+        return RowChanges(self._lake.catalog, self._lake.settings, self._lake.spark)
+
     def _read(
         self, view: TableView, where: str | None, columns: Sequence[str] | None, limit: int | None
     ) -> Rows:
@@ -485,12 +483,6 @@ class IcebergManager:
             return describe_table(parsed, loaded)
 
         return self._lake.catalog.change_table(parsed, evolve)
-
-
-def _is_spark(engine: str) -> bool:
-    if engine not in {"python", "spark"}:
-        raise InvalidRequest(f"there is no engine {engine!r}", hint="use python or spark")
-    return engine == "spark"
 
 
 def _moment(given: Moment) -> datetime:

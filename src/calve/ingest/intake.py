@@ -18,13 +18,13 @@ from calve.errors import CalveError, Fenced, Unavailable, UnknownOutcome
 from calve.ingest.admission import Admission
 from calve.ingest.attached import Attached, Attachments
 from calve.ingest.creation import TopicCreation
-from calve.ingest.flushing import Awaited, behind, ends_elsewhere, not_flushed
 from calve.ingest.keeper import Keeper
 from calve.ingest.kept_log import KeptLog
 from calve.ingest.prepare import bytes_of, parts_of, prepare
 from calve.ingest.readers import ReaderPool
 from calve.ingest.refusals import as_refusal, refusing
 from calve.protocol import LogEnds
+from calve.sources.flushing import Awaited, behind, ends_elsewhere, not_flushed
 from calve.state import open_state
 from calve.topics.control import PipelineControl
 from calve.topics.registry import TopicRegistry

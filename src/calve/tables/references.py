@@ -25,6 +25,11 @@ class Reference:
     kept_for: timedelta | None
 
 
+def is_main(branch: str | None) -> bool:
+    """Whether main is meant, which is what no name means too."""
+    return branch in {None, MAIN_BRANCH}
+
+
 def list_branches(table: Table) -> list[Reference]:
     return list_references(table, SnapshotRefType.BRANCH)
 

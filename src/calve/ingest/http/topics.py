@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.responses import Response
 
-from calve.ingest.flushing import not_flushed
 from calve.ingest.http.service import Service, answer, number, plain, topic_name
 from calve.ingest.http.views import (
     NewTopic,
@@ -20,6 +19,7 @@ from calve.ingest.http.views import (
     TopicView,
 )
 from calve.model import TableName
+from calve.sources.flushing import not_flushed
 from calve.topics.document import change_of, document_of, spec_of
 
 if TYPE_CHECKING:
