@@ -24,9 +24,9 @@ from calve.tables.evolution import SchemaChange, TypeSource
 from calve.tables.expiry import Expiry
 from calve.tables.feeding import feeding_topic, refuse_loss
 from calve.tables.orphans import RemovedFiles
-from calve.tables.references import Reference
+from calve.tables.references import Reference, References
 from calve.tables.schemas import SchemaSource, TableDefinition, define_table
-from calve.tables.snapshots import ScanPlan, Snapshot
+from calve.tables.snapshots import ScanPlan, Snapshot, Snapshots
 from calve.tables.views import TableView, view_reference, view_table
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class IcebergManager:
             self._lake.catalog.drop_table(table)
         return RemovedFiles((), 0, dry_run)
 
-    def insert_data(
+    def insert_data(  # noqa: PLR0913
         self,
         table: str,
         data: object,
@@ -139,13 +139,15 @@ class IcebergManager:
         format: str | None = None,  # noqa: A002
         branch: str | None = None,
         progress: Callable[[int], None] | None = None,
+        progress_bytes: Callable[[int], None] | None = None,
         force: bool = False,
     ) -> Change:
         """Add rows: pandas, Polars, Arrow, dicts, or the path of a CSV, JSON or Parquet file.
 
         Columns are matched by name. Files are streamed, so they may be bigger than memory;
-        `progress` is told how many rows have been written. Into a table that a topic feeds only
-        with `force`: the rows have no offset, so that subscriptions do not see them.
+        `progress` is told how many rows have been written, `progress_bytes` how many bytes of a
+        file have been read. Into a table that a topic feeds only with `force`: the rows have no
+        offset, so that subscriptions do not see them.
         """
         from calve.changes import insert_rows
 
@@ -156,6 +158,7 @@ class IcebergManager:
             format=format,
             branch=branch,
             progress=progress,
+            progress_bytes=progress_bytes,
             force=force,
         )
 
@@ -262,7 +265,7 @@ class IcebergManager:
 
         return run_sql(self._lake.catalog, text, spark=self._lake.spark)
 
-    def list_snapshots(self, table: str) -> list[Snapshot]:
+    def list_snapshots(self, table: str) -> Snapshots:
         """Every snapshot that is kept, oldest first."""
         return snapshots.list_snapshots(self._lake.catalog.load_table(table))
 
@@ -412,10 +415,10 @@ class IcebergManager:
         """Name a snapshot, which is then kept."""
         return self._change(table, lambda loaded: references.create_tag(loaded, name, snapshot_id))
 
-    def list_branches(self, table: str) -> list[Reference]:
+    def list_branches(self, table: str) -> References:
         return references.list_branches(self._lake.catalog.load_table(table))
 
-    def list_tags(self, table: str) -> list[Reference]:
+    def list_tags(self, table: str) -> References:
         return references.list_tags(self._lake.catalog.load_table(table))
 
     def delete_branch(self, table: str, name: str, *, dry_run: bool = False) -> Reference:

@@ -12,7 +12,7 @@ from calve.changes import Change, Expression
 from calve.cli.opened import opened
 from calve.cli.options import Call, common_options, row_options
 from calve.cli.output import print_json, say
-from calve.cli.progress import counted_rows
+from calve.cli.progress import reading_rows
 from calve.manager import Engine
 
 # A name in quotes may hold anything, also an equals sign.
@@ -59,9 +59,15 @@ def insert(
     Example: gunzip -c users.json.gz | calve table insert users --data - --format ndjson
     """
     _refuse_directory(rows)
-    with opened(call) as manager, counted_rows() as progress:
+    with opened(call) as manager, reading_rows(rows) as shown:
         change = manager.insert_data(
-            table, rows, format=input_format, branch=branch, progress=progress, force=force
+            table,
+            rows,
+            format=input_format,
+            branch=branch,
+            progress=shown.rows,
+            progress_bytes=shown.bytes,
+            force=force,
         )
     _print(call, change)
 
