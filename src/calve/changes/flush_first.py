@@ -77,39 +77,44 @@ class _Flush:
     awaited: Awaited
 
     def wait(self) -> None:
-        if self._is_in_table():
+        late = self._late()
+        if not late:
             return
-        for partition, end in self.awaited.ends.items():
+        for partition in late:
+            end = self.awaited.ends[partition]
             self.state.request_flush(self.awaited.topic_id, partition, end)
         _LOG.info("%s: rows that are in the log come to the table first", self.awaited.name)
         begun, pause = time.monotonic(), _POLL_SECONDS_MIN
-        # The state is told after the table; and the table alone decides what is in it.
-        while behind(self.state, self.awaited) or not self._is_in_table():
+        while late := self._late():
             seconds = time.monotonic() - begun
             if seconds >= self._seconds_max():
-                raise self._not_flushed(seconds)
+                raise self._not_flushed(seconds, late)
             time.sleep(pause)
             pause = min(2 * pause, _POLL_SECONDS_MAX)
 
     def _seconds_max(self) -> float:
         return _SECONDS_MAX if is_at_work(self.state, self.awaited.topic_id) else _IDLE_SECONDS_MAX
 
-    def _is_in_table(self) -> bool:
+    def _late(self) -> dict[int, int]:
+        """How far those partitions are that have not reached their end."""
         if self.name.is_dead_letters:
             # They follow the topic's own table, and only when both have the rows is the state told.
-            return not behind(self.state, self.awaited)
+            return behind(self.state, self.awaited)
+        # The table alone decides what is in it.
         table = self.catalog.find_table(self.name)
         positions = committed_positions(table) if table is not None else {}
-        return all(
-            partition in positions and positions[partition].offset >= end
+        reached = {partition: position.offset for partition, position in positions.items()}
+        return {
+            partition: reached.get(partition, 0)
             for partition, end in self.awaited.ends.items()
-        )
+            if reached.get(partition, 0) < end
+        }
 
-    def _not_flushed(self, seconds: float) -> Unavailable:
-        error = not_flushed(self.state, self.awaited, round(seconds), again="try again")
+    def _not_flushed(self, seconds: float, late: dict[int, int]) -> Unavailable:
+        error = not_flushed(self.state, self.awaited, late, round(seconds), again="try again")
         return Unavailable(
             f"rows of the topic would be left out: {error.message}",
-            hint=f"{error.hint}. {_ONLY_THE_TABLE}",
+            hint=_or_only_the_table(error.hint),
             context=error.context,
         )
 
@@ -121,9 +126,13 @@ def _awaited(settings: Settings, topic: Topic) -> Awaited:
         raise Unavailable(
             f"whether the topic {topic.name} has rows that are not in the table yet cannot be "
             f"told: {error.message}",
-            hint=f"{error.hint}. {_ONLY_THE_TABLE}",
+            hint=_or_only_the_table(error.hint),
             context=error.context,
         ) from error
+
+
+def _or_only_the_table(hint: str | None) -> str:
+    return _ONLY_THE_TABLE if hint is None else f"{hint}. {_ONLY_THE_TABLE}"
 
 
 def _unknown(topic: TableName) -> InvalidRequest:

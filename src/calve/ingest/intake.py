@@ -341,17 +341,14 @@ class Intake:
         awaited = self.request_flush(name)
         deadline = self._clock.monotonic() + timeout_seconds
         pause = _POLL_SECONDS_MIN
-        while not self.is_flushed(awaited):
+        while late := behind(self._state, awaited):
             remaining = deadline - self._clock.monotonic()
             if remaining <= 0:
-                raise not_flushed(self._state, awaited, timeout_seconds)
+                raise not_flushed(self._state, awaited, late, timeout_seconds)
             if self._is_ending.wait(min(pause, remaining)):
                 raise _closed()
             pause = min(2 * pause, _POLL_SECONDS_MAX)
         return self.offsets(name)
-
-    def is_flushed(self, awaited: Awaited) -> bool:
-        return not behind(self._state, awaited)
 
     def sync(self) -> None:
         """Return when whatever was submitted is on the disk, whatever the log's mode of syncing."""

@@ -102,10 +102,14 @@ def is_at_work(state: State, topic_id: UUID) -> bool:
 
 
 def not_flushed(
-    state: State, awaited: Awaited, timeout_seconds: float, *, again: str = "flush again"
+    state: State,
+    awaited: Awaited,
+    late: Mapping[int, int],
+    timeout_seconds: float,
+    *,
+    again: str = "flush again",
 ) -> Unavailable:
-    """With what is waited for, and what keeps it; `again` is what to do once that is mended."""
-    late = behind(state, awaited)
+    """With how far the late partitions are, and what keeps them; `again` is what to do then."""
     waits = "; ".join(
         f"partition {each}: the table has reached offset {at}, and {awaited.ends[each]} was asked "
         "for"
