@@ -20,7 +20,6 @@ from typing import Final
 
 from calve.lake import Lake
 from calve.settings import load_settings
-from calve.spark import process
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _OPTIONS: Final = "SPARK_SUBMIT_OPTS"
@@ -43,8 +42,10 @@ class ClassData:
         self._draft = self.path.with_suffix(f".{os.getpid()}")
 
     def use(self) -> None:
-        """Have every JVM of Spark that starts from here on look for it; none complains."""
-        os.environ.setdefault(_OPTIONS, f"-XX:SharedArchiveFile={self.path} -Xlog:cds=off")
+        """As soon as it is there, have every JVM of Spark take it; one that cannot says nothing."""
+        if _OPTIONS not in os.environ and self.path.exists():
+            quiet = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+            os.environ[_OPTIONS] = f"-XX:SharedArchiveFile={self.path} {quiet}"
 
     def make_for(self, tests: int) -> None:
         """Begin to make it, if so many tests with Spark are worth it."""
@@ -63,15 +64,19 @@ class ClassData:
         )
 
     def close(self) -> None:
-        if self._making is not None:
+        making = self._making
+        if making is not None and making.poll() is None:
             with suppress(ProcessLookupError):
-                os.killpg(self._making.pid, signal.SIGKILL)
-            self._making.wait()
+                os.killpg(making.pid, signal.SIGKILL)
+            making.wait()
+        if making is not None:
             self._draft.unlink(missing_ok=True)
 
 
 def main(draft: str, path: str) -> None:
     """Start Spark, use it a little, and have its JVM write down what it has parsed as it ends."""
+    from calve.spark import process
+
     process._STOP_SECONDS_MAX = 300  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as directory:
         settings = load_settings(flags={"data": directory}, environ={}).settings

@@ -34,7 +34,6 @@ hypothesis.settings.load_profile("repeat")
 # Every JVM here lives for seconds or minutes, and would spend half of them compiling its code well.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 CLASS_DATA = ClassData()
-CLASS_DATA.use()
 
 MakeSettings = Callable[..., Settings]
 
@@ -56,6 +55,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         CLASS_DATA.make_for(sum(map(needs_spark, session.items)))
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup() -> None:
+    CLASS_DATA.use()
 
 
 def pytest_unconfigure() -> None:
