@@ -1,0 +1,112 @@
+"""Tables that only Spark can read: of the snapshot that was planned, and never all of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from calve.lake import Lake
+from calve.query import by_spark
+from calve.query.rows import Rows
+from calve.tables.evolution import AddColumn, DropColumn, RenameColumn, WidenColumn
+from tests.fakes.delete_files import delete_equal
+
+ROWS = pa.table(
+    {
+        "id": range(8),
+        "small": pa.array(range(8), pa.int32()),
+        "name": [f"n{n}" for n in range(8)],
+        "gone": ["x"] * 8,
+        "place": [{"city": f"c{n}", "no": n} for n in range(8)],
+    }
+)
+
+
+def make(lake: Lake, *, files: int = 1) -> None:
+    """Eight rows in as many files as asked for, without those of the ids 0 and 5."""
+    table = lake.catalog.create_table("t", ROWS.schema)
+    for n in range(files):
+        table.append(ROWS.slice(n * 8 // files, 8 // files))
+    delete_equal(lake.catalog.load_table("t"), "id", [0, 5])
+
+
+def commit_more(lake: Lake) -> None:
+    lake.tables.insert_data("t", [{"id": 100}])
+    lake.tables.add_column("t", "later_still", "string")
+
+
+@pytest.mark.parametrize("where", [None, "id > 2"])
+def test_a_read_is_of_the_snapshot_that_was_planned(spark_lake: Lake, where: str | None) -> None:
+    make(spark_lake)
+    tables = spark_lake.tables
+    tables.create_branch("t", "b")
+    asked: dict[str, Callable[[], Rows]] = {
+        "main": lambda: tables.query_table("t", where),
+        "branch": lambda: tables.query_table("t", where, branch="b"),
+    }
+    planned = {what: ask() for what, ask in asked.items()}
+    tables.add_column("t", "later", "string")  # so that snapshots are older than their columns
+    planned |= {f"{what}, later": ask() for what, ask in asked.items()}
+    commit_more(spark_lake)
+    tables.delete_data("t", "id = 3", engine="spark", branch="b")
+    wanted = [n for n in (1, 2, 3, 4, 6, 7) if where is None or n > 2]
+    for what, rows in planned.items():
+        assert rows.engine == "spark"
+        found = rows.to_arrow()
+        assert sorted(found["id"].to_pylist()) == wanted, what
+        assert ("later" in found.column_names) == what.endswith("later")
+
+
+def test_columns_that_are_newer_than_the_rows_are_found_by_their_ids(spark_lake: Lake) -> None:
+    make(spark_lake)
+    tables = spark_lake.tables
+    tables.evolve_schema(
+        "t",
+        RenameColumn("name", "title"),
+        WidenColumn("small", "long"),
+        RenameColumn("place.city", "town"),
+        AddColumn("place.zip", "int"),
+        DropColumn("gone"),
+    )
+    tables.add_column("t", "name", "long")
+    found = tables.query_table("t", "small >= 6 and name is null").to_arrow()
+    assert sorted(found.to_pylist(), key=lambda row: row["id"]) == [
+        {
+            "id": n,
+            "small": n,
+            "title": f"n{n}",
+            "place": {"town": f"c{n}", "no": n, "zip": None},
+            "name": None,
+        }
+        for n in (6, 7)
+    ]
+    assert tables.query_table("t", "title = 'n6'", ["name"]).to_arrow().to_pylist() == [
+        {"name": None}
+    ]
+    assert len(tables.query_table("t", columns=["name"])) == 6
+    found = tables.sql("select max(small), count(name), max(place.town) from t").to_arrow()
+    assert [column[0].as_py() for column in found.columns] == [7, 0, "c7"]
+
+
+def test_rows_come_partition_after_partition(
+    spark_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(spark_lake, files=8)
+    monkeypatch.setattr(by_spark, "_PARTITION_BYTES", 1)
+    context = spark_lake.spark().sparkContext
+    tracker: Any = context.statusTracker()
+
+    def tasks(rows: Rows) -> int:
+        """How many Spark worked on, for so many partitions."""
+        before = set(tracker.getJobIdsForGroup(None))
+        assert len(rows.to_arrow())
+        jobs = set(tracker.getJobIdsForGroup(None)) - before
+        stages = [each for job in jobs for each in tracker.getJobInfo(job).stageIds]
+        return sum(int(tracker.getStageInfo(each).numCompletedTasks) for each in stages)
+
+    assert tasks(spark_lake.tables.query_table("t")) == 8
+    assert tasks(spark_lake.tables.query_table("t", limit=2)) <= 4
+    assert tasks(spark_lake.tables.query_table("t", "id >= 0", limit=1)) <= 2
