@@ -47,6 +47,8 @@ def service(data: Path) -> Iterator[Supervisor]:
         "data": str(data),
         "ingest.http_port": 0,
         "ingest.flight_port": 0,
+        "ingest.otlp_grpc_port": 0,
+        "ingest.otlp_http_port": 0,
         "wal.free_bytes_min": 0,
     }
     settings = load_settings(flags=flags, environ={}).settings

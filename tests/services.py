@@ -17,7 +17,8 @@ from urllib.request import Request, urlopen
 from calve.settings import Settings, load_settings
 
 ROOT: Final = Path(__file__).parents[1]
-FREE_PORTS: Final = ("--set", "ingest.http_port=0", "--set", "ingest.flight_port=0")
+PORTS: Final = ("http_port", "flight_port", "otlp_grpc_port", "otlp_http_port")
+FREE_PORTS: Final = tuple(word for port in PORTS for word in ("--set", f"ingest.{port}=0"))
 _PROGRAM: Final = "from calve.cli.main import calve; calve()"
 _WAIT_SECONDS: Final = 60.0
 

@@ -300,7 +300,7 @@ def _ports(settings: Settings) -> dict[str, int]:
 def _port(settings: Settings, port: int) -> str:
     host = settings.ingest.host
     service = running_service(settings)
-    if service is not None and port in service.addresses.ports():
+    if service is not None and port in service.addresses.ports().values():
         return f"{host}:{port} is the running service's"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:

@@ -288,12 +288,13 @@ class Lake:
                 self._pipeline = self._opened.enter_context(pipeline_of(self.settings))
             return self._pipeline
 
-    def serve(self, *, pipeline: bool = False) -> Serving:
+    def serve(self, *, pipeline: bool = False, otlp: bool = False) -> Serving:
         """Take rows over the network too, in threads of this process, as `calve up` does.
 
         It listens where the settings say, from now until the handle or the lake is closed. Needs
         the part `server`; Conflict if a service of this lake is running already. With `pipeline`,
-        which needs Spark, a thread also brings the rows to their tables; the end drains them.
+        which needs Spark, a thread also brings the rows to their tables; the end drains them. With
+        `otlp`, which needs that part, OpenTelemetry is taken in, too.
         """
         from calve.service.announcement import Announcement
         from calve.service.serving import Serving
@@ -307,7 +308,7 @@ class Lake:
 
                 spark = self._connections.lake_spark
                 ending.callback(PipelineThread(self.settings, spark, self.catalog).close)
-            serving = Serving(intake, at_end=ending.pop_all().close)
+            serving = Serving(intake, otlp=otlp, at_end=ending.pop_all().close)
         announcement.tell(serving.addresses, {})
         with self._lock:
             self._serving = serving

@@ -11,6 +11,7 @@ from calve.errors import MissingPart
 # A part is there when these packages of other projects are.
 _PROOF: Final = {
     "aws": ("boto3", "botocore"),
+    "otlp": ("google", "grpc", "opentelemetry", "ptars", "starlette", "uvicorn"),
     "postgres": ("psycopg", "psycopg_pool"),
     "server": ("starlette", "uvicorn", "httptools", "websockets"),
     "spark": ("pyspark", "py4j"),

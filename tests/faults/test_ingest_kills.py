@@ -68,6 +68,8 @@ def running(data: Path, partition: int = 0) -> Iterator[Service]:
         "ingest.partition": partition,
         "ingest.http_port": 0,
         "ingest.flight_port": 0,
+        "ingest.otlp_grpc_port": 0,
+        "ingest.otlp_http_port": 0,
         "log.level": "error",
     }
     named = {name.replace(".", "__"): value for name, value in flags.items() if "." in name}

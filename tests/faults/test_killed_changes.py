@@ -1,4 +1,7 @@
-"""A change that is killed at any step leaves the table as it was, or as it was to be."""
+"""A change that is killed at any step leaves the table as it was, or as it was to be.
+
+Whoever comes next sees in the table which of the two, and goes on from there.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from calve.changes import insert_rows
+from calve.connections import Connections
+from calve.model import TableName
 from calve.settings import load_settings
 from calve.tables.catalog import LakeCatalog
 from calve.tables.orphans import remove_orphans
 from calve.tables.schemas import define_table
+from calve.writer import IcebergTableWriter
 from tests.faults import killed_change
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -25,12 +31,26 @@ def opened(data: Path) -> LakeCatalog:
     return LakeCatalog(load_settings(flags={"data": str(data)}, environ={}).settings)
 
 
-def state(catalog: LakeCatalog) -> tuple[list[tuple[int, int]], int]:
+State = tuple[list[str], int]
+MORE = {"id": 20, "p": 1}
+
+
+def state(catalog: LakeCatalog) -> State:
+    """All rows, and how many snapshots; each of them can be read."""
     table = catalog.load_table("t")
-    rows = table.scan().to_arrow().to_pylist()
-    for snapshot in table.metadata.snapshots:
-        table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
-    return sorted((row["id"], row["p"]) for row in rows), len(table.metadata.snapshots)
+    snapshots = [each.snapshot_id for each in table.metadata.snapshots]
+    assert snapshots[-1] == table.metadata.current_snapshot_id
+    rows = [table.scan(snapshot_id=each).to_arrow().to_pylist() for each in snapshots]
+    return sorted(map(str, rows[-1])), len(snapshots)
+
+
+def go_on(data: Path, *, is_done: bool) -> None:
+    """Another writer: it writes what the table does not have yet, and then rows of its own."""
+    with Connections(load_settings(flags={"data": str(data)}, environ={}).settings) as lake:
+        if not is_done:
+            killed_change.write_transaction(lake)
+        with IcebergTableWriter(lake, TableName.parse("t")) as writer:
+            writer.write_batch([MORE])
 
 
 def killed(data: Path, change: str, kill_at: int | None, report: Path) -> None:
@@ -58,13 +78,16 @@ def test_a_killed_change_leaves_the_old_or_the_new_state(
     lake_with_rows: Path, tmp_path: Path, change: str
 ) -> None:
     report = tmp_path / "steps"
+    is_transaction = change == "transaction"
     with opened(lake_with_rows) as catalog:
         old = state(catalog)
-    killed(lake_with_rows, change, None, report)
-    steps = report.read_text().splitlines()
-    with opened(lake_with_rows) as catalog:
+        killed(lake_with_rows, change, None, report)
         new = state(catalog)
-    assert old != new
+        assert old != new
+        if is_transaction:
+            go_on(lake_with_rows, is_done=True)
+            after = state(catalog)
+    steps = report.read_text().splitlines()
     left_over, ends = 0, []
     for kill_at in range(1, len(steps) + 1):
         shutil.rmtree(lake_with_rows)
@@ -74,11 +97,14 @@ def test_a_killed_change_leaves_the_old_or_the_new_state(
             found = state(catalog)
             assert found in (old, new), f"killed at {steps[kill_at - 1]}"
             ends.append(found == new)
-            table = catalog.load_table("t")
-            left_over += len(remove_orphans(table, timedelta(), dry_run=True).files)
-            remove_orphans(table, timedelta())
-            assert state(catalog) == found
-            assert not remove_orphans(table, timedelta(), dry_run=True).files
+            left = remove_orphans(catalog.load_table("t"), timedelta(), dry_run=True).files
+            left_over += len(left)
+            if is_transaction:
+                go_on(lake_with_rows, is_done=found == new)
+            remove_orphans(catalog.load_table("t"), timedelta())
+            assert not any(Path(file.removeprefix("file://")).exists() for file in left)
+            expected = after if is_transaction else found
+            assert state(catalog) == expected, f"killed at {steps[kill_at - 1]}"
     print(f"{change}: killed at {len(steps)} steps, {sum(ends)} after the commit")
     assert ends == sorted(ends)
     assert any(ends)

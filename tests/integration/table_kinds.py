@@ -1,11 +1,14 @@
-"""Tables of every kind that decides who can read them, each with the engine that does."""
+"""Tables of every kind that decides who can read them, each with the engine that does.
+
+The rows that a table has are written down beside it, and come from no engine.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -49,6 +52,7 @@ from pyiceberg.types import (
 from calve.lake import Lake
 
 Build = Callable[[Lake], Table]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Kind:
     name: str
     engine: str
     build: Build
+    rows: Sequence[Row]
     # What DuckDB does with it by itself: right, wrong, fails, or crashes with its whole process.
     duckdb: str = "right"
 
@@ -63,9 +68,9 @@ class Kind:
 KINDS: list[Kind] = []
 
 
-def kind(engine: str, *, duckdb: str = "right") -> Callable[[Build], Build]:
+def kind(engine: str, rows: Sequence[Row], *, duckdb: str = "right") -> Callable[[Build], Build]:
     def keep(build: Build) -> Build:
-        KINDS.append(Kind(build.__name__, engine, build, duckdb))
+        KINDS.append(Kind(build.__name__, engine, build, rows, duckdb))
         return build
 
     return keep
@@ -77,6 +82,14 @@ NAMED = Schema(
     NestedField(2, "name", StringType(), required=False),
 )
 BY_NAME = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "name"))
+
+
+PLAIN: list[Row] = [
+    {"id": 0, "name": "n0"},
+    {"id": 1, "name": None},
+    {"id": 2, "name": "n2"},
+    {"id": 3, "name": None},
+]
 
 
 def plain(lake: Lake, **properties: str) -> Table:
@@ -98,12 +111,12 @@ def rows_of(schema: pa.Schema, *rows: dict[str, Any]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=schema)
 
 
-@kind("duckdb")
+@kind("duckdb", PLAIN)
 def version_1(lake: Lake) -> Table:
     return plain(lake, format_version="1")
 
 
-@kind("duckdb")
+@kind("duckdb", PLAIN)
 def version_2(lake: Lake) -> Table:
     return plain(lake)
 
@@ -112,28 +125,31 @@ MERGE = "'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read
 FILL = "INSERT INTO t SELECT id, concat('n', id) FROM range(0, 100, 1, 1)"
 V2 = f"CREATE TABLE t (id BIGINT, name STRING) USING iceberg TBLPROPERTIES ('format-version'='2', {MERGE})"
 V3 = V2.replace("'2'", "'3'")
+FILLED: list[Row] = [{"id": n, "name": f"n{n}"} for n in range(100)]
+WITHOUT_7: list[Row] = [row for row in FILLED if row["id"] % 7]
+WITHOUT_7_AND_11: list[Row] = [row for row in WITHOUT_7 if row["id"] % 11]
 
 
-@kind("duckdb")
+@kind("duckdb", FILLED)
 def version_3(lake: Lake) -> Table:
     return spark(lake, V3, FILL)
 
 
-@kind("duckdb")
+@kind("duckdb", [row | {"name": "u"} if row["id"] % 5 == 0 else row for row in WITHOUT_7])
 def position_deletes(lake: Lake) -> Table:
     return spark(
         lake, V2, FILL, "DELETE FROM t WHERE id % 7 = 0", "UPDATE t SET name = 'u' WHERE id % 5 = 0"
     )
 
 
-@kind("duckdb")
+@kind("duckdb", WITHOUT_7_AND_11)
 def deletion_vectors(lake: Lake) -> Table:
     return spark(
         lake, V3, FILL, "DELETE FROM t WHERE id % 7 = 0", "DELETE FROM t WHERE id % 11 = 0"
     )
 
 
-@kind("duckdb")
+@kind("duckdb", WITHOUT_7_AND_11)
 def position_deletes_then_deletion_vectors(lake: Lake) -> Table:
     upgrade = "ALTER TABLE t SET TBLPROPERTIES ('format-version'='3')"
     return spark(
@@ -141,13 +157,13 @@ def position_deletes_then_deletion_vectors(lake: Lake) -> Table:
     )
 
 
-@kind("pyiceberg", duckdb="fails")
+@kind("pyiceberg", WITHOUT_7, duckdb="fails")
 def position_deletes_in_orc(lake: Lake) -> Table:
     v2 = V2.replace(MERGE, f"{MERGE}, 'write.delete.format.default'='orc'")
     return spark(lake, v2, FILL, "DELETE FROM t WHERE id % 7 = 0")
 
 
-@kind("spark", duckdb="fails")
+@kind("spark", WITHOUT_7, duckdb="fails")
 def position_deletes_in_avro(lake: Lake) -> Table:
     v2 = V2.replace(MERGE, f"{MERGE}, 'write.delete.format.default'='avro'")
     return spark(lake, v2, FILL, "DELETE FROM t WHERE id % 7 = 0")
@@ -180,42 +196,47 @@ def delete_equal(
 
 
 SMALL = "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, NULL), (4, 'd')"
+A: Row = {"id": 1, "name": "a"}
+B: Row = {"id": 2, "name": "b"}
+C: Row = {"id": 3, "name": None}
+D: Row = {"id": 4, "name": "d"}
+ABCD: list[Row] = [A, B, C, D]
 
 
-@kind("spark")
+@kind("spark", [C, D, {"id": 1, "name": "again"}])
 def equality_deletes(lake: Lake) -> Table:
     spark(lake, V2, SMALL)
     delete_equal(lake, "id", pa.int64(), 1, [1, 2])
     return spark(lake, "INSERT INTO t VALUES (1, 'again')")
 
 
-@kind("spark", duckdb="wrong")
+@kind("spark", [C, D], duckdb="wrong")
 def equality_deletes_beside_null(lake: Lake) -> Table:
     spark(lake, V2, SMALL)
     delete_equal(lake, "id", pa.int64(), 1, [1])
     return delete_equal(lake, "name", pa.string(), 2, ["b"])
 
 
-@kind("spark", duckdb="crashes")
+@kind("spark", [{"id": 2}, {"id": 3}, {"id": 4}], duckdb="crashes")
 def equality_deletes_by_a_column_that_is_gone(lake: Lake) -> Table:
     spark(lake, V2, SMALL)
     delete_equal(lake, "name", pa.string(), 2, ["a"])
     return spark(lake, "ALTER TABLE t DROP COLUMN name")
 
 
-@kind("pyiceberg", duckdb="fails")
+@kind("pyiceberg", ABCD, duckdb="fails")
 def orc_files(lake: Lake) -> Table:
     made = "CREATE TABLE t (id BIGINT, name STRING) USING iceberg TBLPROPERTIES ('write.format.default'='orc')"
     return spark(lake, made, SMALL)
 
 
-@kind("spark", duckdb="fails")
+@kind("spark", ABCD, duckdb="fails")
 def avro_files(lake: Lake) -> Table:
     made = "CREATE TABLE t (id BIGINT, name STRING) USING iceberg TBLPROPERTIES ('write.format.default'='avro')"
     return spark(lake, made, SMALL)
 
 
-@kind("pyiceberg", duckdb="fails")
+@kind("pyiceberg", [*ABCD, *ABCD], duckdb="fails")
 def parquet_and_orc_files(lake: Lake) -> Table:
     change = "ALTER TABLE t SET TBLPROPERTIES ('write.format.default'='orc')"
     return spark(lake, V2, SMALL, change, SMALL)
@@ -243,6 +264,13 @@ VALUES = {
 }  # fmt: skip
 
 
+# Bytes become the ids that they are.
+EVERYTHING: list[Row] = [
+    VALUES | {"u": KEY, "st": {"u": KEY, "b": False}, "li": [KEY, None]},
+    dict.fromkeys(VALUES),
+]
+
+
 def _stored(kept: pa.DataType) -> pa.DataType:
     if isinstance(kept, pa.UuidType):
         return pa.binary(16)
@@ -260,14 +288,14 @@ def all_rows() -> pa.Table:
     )
 
 
-@kind("duckdb")
+@kind("duckdb", EVERYTHING)
 def every_type(lake: Lake) -> Table:
     table = lake.catalog.create_table("t", ALL)
     table.append(all_rows())
     return table
 
 
-@kind("duckdb")
+@kind("duckdb", EVERYTHING)
 def every_transform(lake: Lake) -> Table:
     ids = {field.name: field.field_id for field in ALL.fields}
     transforms: tuple[tuple[str, Transform[Any, Any]], ...] = (("day", YearTransform()), ("ts", DayTransform()), ("dec", IdentityTransform()),
@@ -283,7 +311,7 @@ def every_transform(lake: Lake) -> Table:
     return table
 
 
-@kind("pyiceberg", duckdb="fails")
+@kind("pyiceberg", [row | {"extra": None} for row in ABCD], duckdb="fails")
 def a_type_of_version_3(lake: Lake) -> Table:
     spark(lake, V3, SMALL)
     return add_java_column(lake, "UnknownType")
@@ -303,14 +331,16 @@ def add_java_column(lake: Lake, name: str, default: Any = None) -> Table:
     return lake.catalog.load_table("t")
 
 
-@kind("duckdb")
+@kind("duckdb", [*(row | {"extra": 7} for row in ABCD), {"id": 9, "name": "z", "extra": 8}])
 def default_values(lake: Lake) -> Table:
     spark(lake, V3, SMALL)
     add_java_column(lake, "IntegerType", 7)
     return spark(lake, "INSERT INTO t VALUES (9, 'z', 8)")
 
 
-@kind("duckdb")
+@kind(
+    "duckdb", [*({"name": row["id"], "id": row["name"]} for row in PLAIN), {"name": 9, "id": "z"}]
+)
 def renamed_and_swapped(lake: Lake) -> Table:
     table = plain(lake)
     for old, new in (("id", "x"), ("name", "id"), ("x", "name")):
@@ -320,7 +350,7 @@ def renamed_and_swapped(lake: Lake) -> Table:
     return table
 
 
-@kind("duckdb")
+@kind("duckdb", [*(row | {"name": None} for row in PLAIN), {"id": 9, "name": 4}])
 def dropped_and_added_again(lake: Lake) -> Table:
     table = plain(lake)
     with table.update_schema() as update:
@@ -331,7 +361,13 @@ def dropped_and_added_again(lake: Lake) -> Table:
     return table
 
 
-@kind("duckdb")
+@kind(
+    "duckdb",
+    [
+        {"i": 1, "f": 0.10000000149011612, "d": Decimal("1.25"), "st": {"i": 4}},
+        {"i": 2**40, "f": 0.1, "d": Decimal("123456789012345678.25"), "st": {"i": 2**40}},
+    ],
+)
 def widened(lake: Lake) -> Table:
     narrow = pa.schema(
         [
@@ -364,7 +400,14 @@ def widened(lake: Lake) -> Table:
     return table
 
 
-@kind("duckdb")
+@kind(
+    "duckdb",
+    [
+        {"id": 1, "st": {"bb": "x", "c": None}, "ls": [{"x": 1, "y": None}]},
+        {"id": 2, "st": None, "ls": None},
+        {"id": 3, "st": {"bb": "q", "c": "r"}, "ls": [{"x": 1, "y": "t"}]},
+    ],
+)
 def nested_fields_changed(lake: Lake) -> Table:
     old = pa.schema(
         [
@@ -397,7 +440,7 @@ def nested_fields_changed(lake: Lake) -> Table:
     return table
 
 
-@kind("duckdb")
+@kind("duckdb", [{"id": 1, "s": {"x": 1}}, {"id": 2, "s": None}])
 def required_columns(lake: Lake) -> Table:
     schema = pa.schema(
         [
@@ -410,7 +453,14 @@ def required_columns(lake: Lake) -> Table:
     return table
 
 
-@kind("duckdb")
+@kind(
+    "duckdb",
+    [
+        *PLAIN,
+        *({"id": 10 + n, "name": name} for n, name in enumerate(("a", "b", None))),
+        *({"id": 20 + n, "name": name} for n, name in enumerate(("a/b?=%20 *[x]", None, ""))),
+    ],
+)
 def partitioning_changed_and_null_partitions(lake: Lake) -> Table:
     table = plain(lake)
     with table.update_spec() as spec:
@@ -423,7 +473,7 @@ def partitioning_changed_and_null_partitions(lake: Lake) -> Table:
     return table
 
 
-@kind("duckdb")
+@kind("duckdb", [{"id": n, "name": name} for n, name in ((1, "a"), (2, None), (3, "b"), (4, None))])
 def partition_field_voided(lake: Lake) -> Table:
     table = lake.catalog.create_table(
         "t", NAMED, partition_spec=BY_NAME, properties={"format-version": "1"}
@@ -435,7 +485,7 @@ def partition_field_voided(lake: Lake) -> Table:
     return table
 
 
-@kind("pyiceberg", duckdb="crashes")
+@kind("pyiceberg", [{"id": n} for n in (1, 2, 3, 4)], duckdb="crashes")
 def partitioned_by_a_column_that_is_gone(lake: Lake) -> Table:
     table = lake.catalog.create_table("t", NAMED, partition_spec=BY_NAME)
     table.append(pa.table({"id": [1, 2], "name": ["a", None]}))
@@ -447,7 +497,7 @@ def partitioned_by_a_column_that_is_gone(lake: Lake) -> Table:
     return table
 
 
-@kind("duckdb")
+@kind("duckdb", [A])
 def a_partition_column_that_is_not_in_the_files(lake: Lake) -> Table:
     table = lake.catalog.create_table("t", NAMED, partition_spec=BY_NAME)
     table.append(pa.table({"id": [1], "name": ["a"]}))
@@ -457,31 +507,33 @@ def a_partition_column_that_is_not_in_the_files(lake: Lake) -> Table:
     return table
 
 
-@kind("duckdb")
+ODD_NAMES = [
+    'a"b',
+    "a b",
+    "ünï",
+    "select",
+    "a.b",
+    "it's",
+    "1a",
+    "a;b",
+    "{x}",
+    "😀",
+    "%",
+    "a\\b",
+    "*",
+    "filename",
+    "file_row_number",
+]
+
+
+@kind("duckdb", [{name: n for n, name in enumerate(ODD_NAMES)}])
 def odd_names(lake: Lake) -> Table:
-    names = [
-        'a"b',
-        "a b",
-        "ünï",
-        "select",
-        "a.b",
-        "it's",
-        "1a",
-        "a;b",
-        "{x}",
-        "😀",
-        "%",
-        "a\\b",
-        "*",
-        "filename",
-        "file_row_number",
-    ]
-    table = lake.catalog.create_table("t", pa.schema([(name, pa.int64()) for name in names]))
-    table.append(pa.table({name: [n] for n, name in enumerate(names)}))
+    table = lake.catalog.create_table("t", pa.schema([(name, pa.int64()) for name in ODD_NAMES]))
+    table.append(pa.table({name: [n] for n, name in enumerate(ODD_NAMES)}))
     return table
 
 
-@kind("pyiceberg", duckdb="wrong")
+@kind("pyiceberg", [{"a": 1, "A": 2, "b": 3}], duckdb="wrong")
 def names_that_differ_in_case(lake: Lake) -> Table:
     table = lake.catalog.create_table(
         "t", pa.schema([("a", pa.int64()), ("A", pa.int64()), ("b", pa.int64())])
@@ -490,7 +542,7 @@ def names_that_differ_in_case(lake: Lake) -> Table:
     return table
 
 
-@kind("pyiceberg", duckdb="wrong")
+@kind("pyiceberg", [{"st": {"a": 1, "A": 2}}], duckdb="wrong")
 def fields_that_differ_in_case(lake: Lake) -> Table:
     schema = pa.schema([("st", pa.struct([("a", pa.int64()), ("A", pa.int64())]))])
     table = lake.catalog.create_table("t", schema)
@@ -499,14 +551,20 @@ def fields_that_differ_in_case(lake: Lake) -> Table:
     return table
 
 
-@kind("duckdb")
+@kind("duckdb", [])
 def emptied(lake: Lake) -> Table:
     table = plain(lake)
     table.delete("id >= 0")
     return table
 
 
-@kind("duckdb")
+@kind(
+    "duckdb",
+    [
+        *({"id": row["id"], "full_name": row["name"]} for row in PLAIN),
+        {"id": 77, "full_name": "brought"},
+    ],
+)
 def files_without_field_ids(lake: Lake) -> Table:
     table = plain(lake)
     file = f"{lake.settings.data}/brought.parquet"
@@ -517,7 +575,7 @@ def files_without_field_ids(lake: Lake) -> Table:
     return table
 
 
-@kind("duckdb")
+@kind("duckdb", [{"d": value} for value in (1.0, math.nan, math.nan, None)])
 def not_a_number(lake: Lake) -> Table:
     table = lake.catalog.create_table("t", pa.schema([("d", pa.float64())]))
     table.append(pa.table({"d": [1.0, math.nan]}))
@@ -525,7 +583,7 @@ def not_a_number(lake: Lake) -> Table:
     return table
 
 
-@kind("duckdb")
+@kind("duckdb", ABCD)
 def compressed_metadata(lake: Lake) -> Table:
     made = "CREATE TABLE t (id BIGINT, name STRING) USING iceberg TBLPROPERTIES ('write.metadata.compression-codec'='gzip')"
     return spark(lake, made, SMALL)

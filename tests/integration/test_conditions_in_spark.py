@@ -22,7 +22,7 @@ from calve.lake import Lake
 from calve.settings import load_settings
 from calve.tables.condition_columns import condition_columns
 from tests.property.condition_grammar import COLUMNS as GENERATED
-from tests.property.condition_grammar import INNER, SCHEMA, conditions
+from tests.property.condition_grammar import INNER, NESTED, SCHEMA, conditions
 
 # Spark has no time of day in Iceberg tables.
 KEPT = Schema(*(field for field in SCHEMA.fields if not isinstance(field.field_type, TimeType)))
@@ -39,7 +39,8 @@ def some_rows() -> pa.Table:
 
     rows = []
     for number in range(ROWS):
-        row = {name: pick(values) for name, _, values in GENERATED if name != "clock"}
+        columns = [*GENERATED, *NESTED]
+        row = {name: pick(values) for name, _, values in columns if name != "clock"}
         inner = {name: pick(values) for name, _, values in INNER} | {"must": number % 3}
         rows.append({"rid": number, **row, "st": pick([inner])})
     return pa.Table.from_pylist(rows, schema=schema_to_pyarrow(KEPT, include_field_ids=False))

@@ -242,7 +242,9 @@ def test_every_type_comes_back_as_it_was(lake: Lake) -> None:
         "n": Decimal("9999999.99"),
         'sp ace "q" ü': 5,
         "Select": "\U0010ffff",
-        "st": {"a": None, "p q": "x", "must": 1},
+        "st": {"a": None, "p q": "x", "must": 1, "x": -0.0},
+        "ld": [math.inf, None],
+        "ma": [("ä", 5), ("", None)],
         "tz": dt.datetime(9999, 12, 31, tzinfo=dt.UTC),
     }
     insert_rows(lake.catalog, "t", pa.Table.from_pylist([row], schema=arrow_schema(SCHEMA)))

@@ -44,6 +44,8 @@ def words_for(cluster: clusters.Cluster, package: Path, log: Path) -> list[str]:
         "pipeline.flush_interval_ms": 300,
         "ingest.flight_port": free_port(),
         "ingest.http_port": 0,
+        "ingest.otlp_grpc_port": 0,
+        "ingest.otlp_http_port": 0,
     }
     return [word for name, value in flags.items() for word in ("--set", f"{name}={value}")]
 

@@ -12,7 +12,8 @@ import sys
 import threading
 from pathlib import Path
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -28,7 +29,16 @@ from calve.service.role import Backoff
 from calve.service.supervisor import Supervisor
 from calve.settings import Settings
 from tests.conftest import MakeSettings
-from tests.services import Up, environment, is_alive, post_rows, settings_of, up, wait_until
+from tests.services import (
+    PORTS,
+    Up,
+    environment,
+    is_alive,
+    post_rows,
+    settings_of,
+    up,
+    wait_until,
+)
 
 FREE = {"ingest__http_port": 0, "ingest__flight_port": 0}
 
@@ -107,7 +117,7 @@ def test_a_second_service_of_a_lake_is_told_where_the_first_is(data: Path) -> No
         assert post_rows(at["http"], "events", [{"id": 1}])["rows"] == 1
 
 
-@pytest.mark.parametrize("port", ["http_port", "flight_port"])
+@pytest.mark.parametrize("port", PORTS)
 def test_a_port_that_is_taken_is_one_clear_error(data: Path, port: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
@@ -117,6 +127,16 @@ def test_a_port_that_is_taken_is_one_clear_error(data: Path, port: str) -> None:
     assert words.startswith("error: ")
     assert str(number) in words
     assert len(words.splitlines()) == 2
+
+
+def test_telemetry_is_taken_in_without_a_setting(data: Path) -> None:
+    with up(data) as service:
+        at = service.addresses()
+        request = Request(f"{at['otlp_http']}/v1/logs", b"{}", {"Content-Type": "application/json"})
+        with urlopen(request, timeout=20) as answer:
+            assert answer.read() == b"{}"
+        with socket.create_connection(("127.0.0.1", urlsplit(at["otlp_grpc"]).port), 5):
+            pass
 
 
 def test_a_log_that_another_process_has_is_one_clear_error(data: Path) -> None:
@@ -236,7 +256,7 @@ def test_the_part_that_does_not_exist_yet_says_so(data: Path) -> None:
     assert code == 3
     assert "no console yet" in words
     with up(data) as service:
-        assert set(service.addresses()) == {"flight", "http"}
+        assert set(service.addresses()) == {"flight", "http", "otlp_grpc", "otlp_http"}
 
 
 def test_the_demo_sends_rows(data: Path) -> None:
@@ -268,10 +288,10 @@ def test_an_embedded_service_shares_the_lakes_intake(make_settings: MakeSettings
 
 def test_the_doctor_knows_the_ports_of_the_lakes_own_service(make_settings: MakeSettings) -> None:
     with calve.open(make_settings(**FREE)) as lake, lake.serve() as serving:
-        flight, http = serving.addresses.ports()
+        ports = serving.addresses.ports()
+        flight, http = ports["flight"], ports["http"]
         settings = make_settings(ingest__flight_port=flight, ingest__http_port=http)
         for port in (flight, http):
-            assert port is not None
             assert doctor._port(settings, port).endswith("is the running service's")
     with pytest.raises(Unavailable), socket.create_server(("127.0.0.1", http or 0)):
         doctor._port(settings, http or 0)
@@ -309,7 +329,7 @@ def test_signals_to_the_whole_group_drain_all_the_same(data: Path) -> None:
 
 
 def test_a_supervisor_that_is_closed_while_it_waits_starts_nothing_more(data: Path) -> None:
-    flags: dict[str, object] = {"data": str(data), "ingest.http_port": 0, "ingest.flight_port": 0}
+    flags: dict[str, object] = {"data": str(data), **{f"ingest.{port}": 0 for port in PORTS}}
     words: list[str] = []
     supervisor = Supervisor(
         settings_of(data),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +20,8 @@ from calve.tables.inputs.parts import read_parts
 from calve.writer import BatchOptimizationConfig
 from tests.conftest import MakeSettings
 from tests.integration.writing import EAGER, data_files, ids, rows, snapshots, writer_for
+
+MIB = 1024 * 1024
 
 
 @dataclass
@@ -148,21 +153,107 @@ def test_long_rows_are_read_a_few_at_a_time(kind: str) -> None:
     assert 3 <= max(part.num_rows for part in parts) <= 10
 
 
-def test_no_more_pieces_are_written_at_once_than_configured(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+@dataclass(frozen=True)
+class Layout:
+    """How a table is laid out, how many of its files are open at once, and what that takes."""
+
+    table: dict[str, Any]
+    open_max: int
+    # Of what is configured: rows are there twice while they are sorted.
+    memory_max: int = 2
+
+
+LAYOUTS = {
+    "plain": Layout({}, 3),
+    "partitioned": Layout({"partition_by": ["bucket(5, id)"]}, 5),
+    "rare": Layout({"partition_by": ["rare"]}, 2),
+    "sorted": Layout({"sort_by": ["id"]}, 3, memory_max=3),
+}
+
+
+# What came from one, and is kept somewhere, goes back to it at last.
+POOLS: list[pa.MemoryPool] = []
+
+
+@pytest.fixture
+def memory() -> Iterator[pa.MemoryPool]:
+    """What Arrow takes, counted from nothing."""
+    usual = pa.default_memory_pool()
+    counted = pa.proxy_memory_pool(usual)
+    POOLS.append(counted)
+    pa.set_memory_pool(counted)
+    yield counted
+    pa.set_memory_pool(usual)
+
+
+class Crowd:
+    """Pieces that are being written. The first wait until so many are, or until one more is."""
+
+    def __init__(self, expected: int) -> None:
+        self.most = 0
+        self._expected = expected
+        self._now = 0
+        self._changed = threading.Condition()
+        self._is_over = False
+
+    def __enter__(self) -> Self:
+        with self._changed:
+            self._now += 1
+            self.most = max(self.most, self._now)
+            self._changed.notify_all()
+            if not self._is_over:
+                self._changed.wait_for(lambda: self.most >= self._expected, 10)
+                self._changed.wait_for(lambda: self.most > self._expected, 0.2)
+                self._is_over = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._now -= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "lanes"),
+    [
+        *(("plain", 1), ("plain", 3), ("partitioned", 1), ("partitioned", 3)),
+        # A partition is written to by one at a time, and the other has hardly any rows.
+        *(("rare", 1), ("sorted", 1), ("sorted", 3)),
+    ],
+)
+def test_so_many_pieces_are_written_at_once_as_configured_and_memory_is_bounded(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, memory: pa.MemoryPool, lanes: int, kind: str
 ) -> None:
+    layout = LAYOUTS[kind]
     monkeypatch.setattr(data_files_module, "_LANE_BYTES", 1)
-    for lanes in (1, 3):
-        with writer_for(lake, f"t{lanes}", batch=replace(EAGER, target_concurrent_batches=lanes)) as writer:  # fmt: skip
-            done = writer.write_batch(rows(50_000))
-        assert 1 <= done.files <= lanes
-        assert ids(lake, f"t{lanes}") == list(range(50_000))
-        groups = [pq.ParquetFile(path).metadata for path in data_files(lake, f"t{lanes}")]
-        largest = max(
-            each.row_group(n).num_rows for each in groups for n in range(each.num_row_groups)
+    crowd = Crowd(lanes)
+    write = data_files_module._OpenFile.write
+
+    def watched(file: Any, rows: pa.Table) -> None:
+        with crowd:
+            write(file, rows)
+
+    monkeypatch.setattr(data_files_module._OpenFile, "write", watched)
+    config = BatchOptimizationConfig(
+        max_memory_per_batch_bytes=2 * MIB, target_concurrent_batches=lanes
+    )
+    # A dictionary takes Parquet some MiB, however little there is to write.
+    properties = {"write.parquet.dict-size-bytes": "1000"}
+    lake.tables.create_table(
+        "t", {"id": "long", "rare": "long"}, properties=properties, **layout.table
+    )
+    with writer_for(lake, batch=config) as writer:
+        done = writer.write_batches(
+            pa.table({"id": ids, "rare": (ids % 5_000 == 0).astype(np.int64)})
+            for ids in np.split(np.arange(1_000_000)[::-1], 100)
         )
-        # A piece is a share of max_memory_per_batch_bytes, and a row has 8 bytes here.
-        assert largest * 8 < 2 * EAGER.max_memory_per_batch_bytes
+    peak = memory.max_memory()
+    assert crowd.most == lanes
+    # An open file keeps its last pages.
+    bound = layout.memory_max * lanes * 2 * MIB + layout.open_max * MIB
+    assert peak <= bound, (peak / MIB, bound / MIB)
+    assert done.rows == 1_000_000
+    found = lake.catalog.load_table("t").scan(selected_fields=("id",)).to_arrow()["id"]
+    assert (np.sort(found.to_numpy()) == np.arange(1_000_000)).all()
 
 
 def test_the_configuration_changes_on_a_live_writer(lake: Lake) -> None:

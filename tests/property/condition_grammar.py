@@ -20,8 +20,11 @@ from pyiceberg.types import (
     DoubleType,
     FixedType,
     FloatType,
+    IcebergType,
     IntegerType,
+    ListType,
     LongType,
+    MapType,
     NestedField,
     StringType,
     StructType,
@@ -96,7 +99,20 @@ COLUMNS: list[tuple[str, object, list[object]]] = [
 INNER: list[tuple[str, object, list[object]]] = [
     ("a", IntegerType(), list(INTS)),
     ("p q", StringType(), list(TEXTS)),
+    ("x", DoubleType(), list(DOUBLES)),
 ]
+# Of lists, maps and structs the whole values; a map comes back as its entries.
+NESTED: list[tuple[str, IcebergType, list[object]]] = [
+    ("li", ListType(111, IntegerType(), element_required=False), [[], [None], [1], [5, None], [0, -1, 5]]),
+    ("ld", ListType(112, DoubleType(), element_required=False), [[], [math.nan], [0.0, -0.0], [None, 1.5], [math.inf, math.nan]]),
+    ("lt", ListType(113, StringType(), element_required=False), [[], ["a"], ["", None], ["ab", "ä", "a"]]),
+    ("ma", MapType(114, StringType(), 115, IntegerType(), value_required=False), [[], [("a", 1)], [("a", None), ("ä", 5)]]),
+    (
+        "ls",
+        ListType(116, StructType(NestedField(117, "a", IntegerType(), required=False), NestedField(118, "x", DoubleType(), required=False)), element_required=False),
+        [[], [None], [{"a": 1, "x": math.nan}], [{"a": None, "x": 1.5}, {"a": 5, "x": None}]],
+    ),
+]  # fmt: skip
 
 SCHEMA = Schema(
     NestedField(1, "rid", LongType(), required=True),
@@ -111,15 +127,18 @@ SCHEMA = Schema(
             NestedField(101, "a", IntegerType(), required=False),
             NestedField(102, "p q", StringType(), required=False),
             NestedField(103, "must", IntegerType(), required=True),
+            NestedField(104, "x", DoubleType(), required=False),
         ),
         required=False,
     ),
+    *(NestedField(120 + n, name, kind, required=False) for n, (name, kind, _) in enumerate(NESTED)),
 )
 
 
 def _row() -> st.SearchStrategy[dict[str, object]]:
     fields: dict[str, st.SearchStrategy[object]] = {
-        name: st.one_of(st.none(), st.sampled_from(values)) for name, _, values in COLUMNS
+        name: st.one_of(st.none(), st.sampled_from(values))
+        for name, _, values in (*COLUMNS, *NESTED)
     }
     inner = {name: st.one_of(st.none(), st.sampled_from(values)) for name, _, values in INNER}
     fields["st"] = st.one_of(
@@ -194,13 +213,38 @@ REFERENCES: list[tuple[str, str]] = [
     ("st.must", "number"),
     ("rid", "number"),
 ]
+# What is in lists, maps and structs.
+ELEMENTS: list[tuple[str, str]] = [
+    *(("li[1]", "number"), ("li[-1]", "number"), ("ld[1]", "number"), ("lt[2]", "text")),
+    *(("ma['a']", "number"), ("struct_extract(st, 'x')", "number"), ("st['p q']", "text")),
+    *(("list_extract(ld, 2)", "number"), ("struct_extract(ls[1], 'x')", "number")),
+    *(("len(li)", "number"), ("cardinality(ma)", "number"), ("list_unique(li)", "number")),
+]
+# Whole values, and others of the same type.
+WHOLES: list[tuple[str, list[str]]] = [
+    ("li", ["li", "[]", "[1]", "[5, NULL]", "li[1:1]", "map_values(ma)", "NULL"]),
+    ("ld", ["ld", "['nan'::DOUBLE]", "[0.0::DOUBLE, 0]", "[1]", "ld[2:3]", "NULL"]),
+    ("lt", ["lt", "['a']", "['', NULL]", "map_keys(ma)", "NULL"]),
+    *((name, [name, "NULL"]) for name in ("ma", "ls", "st")),
+]
+TESTS = [
+    *("list_contains(li, 5)", "list_contains(ld, 'nan'::DOUBLE)", "list_has_any(lt, ['a', 'z'])"),
+    *("list_has_all(li, [0, 5])", "map_contains(ma, 'a')", "array_contains(map_keys(ma), 'ä')"),
+]
 OPERATORS = ["=", "<>", "!=", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DISTINCT FROM"]
 PATTERNS = ["a%", "ab%", "%", "", "a", "_", "a_%", "%b", "ä%", "ab" * 10 + "%", "a\\%", "A%", "\U0010ffff%", "é%", "a!%"]  # fmt: skip
 
 
 @st.composite
+def whole_atoms(draw: st.DrawFn) -> str:
+    """Of lists, maps and structs themselves."""
+    name, others = draw(st.sampled_from(WHOLES))
+    return draw(st.sampled_from([_null, _compare, _in]))(draw, name, st.sampled_from(others))
+
+
+@st.composite
 def atoms(draw: st.DrawFn) -> str:
-    name, kind = draw(st.sampled_from(REFERENCES))
+    name, kind = draw(st.sampled_from([*REFERENCES, *ELEMENTS]))
     literal = _KINDS[kind]
     shapes = [_compare, _flipped, _between, _in, _null, _cast]
     if kind == "text":
@@ -290,4 +334,5 @@ def _nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 def conditions() -> st.SearchStrategy[str]:
-    return st.recursive(atoms(), _nested, max_leaves=4)
+    leaves = st.one_of(*[atoms()] * 4, whole_atoms(), st.sampled_from(TESTS))
+    return st.recursive(leaves, _nested, max_leaves=4)

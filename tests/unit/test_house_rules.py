@@ -31,6 +31,10 @@ HOMES = {
     "starlette": ("ingest/http",),
     "uvicorn": ("ingest/http",),
     "websockets": ("ingest/http",),
+    "google": ("ingest/otlp", "ingest/http/otlp.py"),
+    "grpc": ("ingest/otlp", "ingest/http/otlp.py"),
+    "opentelemetry": ("ingest/otlp",),
+    "ptars": ("ingest/otlp/messages.py",),
 }
 # Settings are values: these alone may look at the environment, the second because it is Java's own.
 READS_ENVIRONMENT = {"settings/load.py", "spark/java.py", "spark/session.py"}
@@ -50,6 +54,7 @@ NAMED_BY_USERS = {"get_current_snapshot", "get_topic_stats"}
 BROAD = {
     "pipeline/task.py",
     *("client/delivery.py", "ingest/http/answers.py", "ingest/http/app.py"),
+    "ingest/otlp/grpc_server.py",
     *("cli/main.py", "tables/outcome.py", "tables/translate.py"),
     *("wal/group.py", "wal/pending.py"),
     *("pipeline/crew.py",),

@@ -52,7 +52,7 @@ def test_each_partition_has_a_service_of_its_own(make_settings: MakeSettings) ->
         other.tell(msgspec.structs.replace(AT, http="http://127.0.0.1:8081"), {})
         found = running_service(second)
         assert found is not None
-        assert found.addresses.ports() == (8815, 8081)
+        assert found.addresses.ports() == {"flight": 8815, "http": 8081}
     assert list(Path(first.data, "_calve").glob("*.json")) == []
 
 

@@ -40,7 +40,7 @@ _ROLES: Final[tuple[RoleName, ...]] = ("ingest", "pipeline")
 @click.option("--demo", is_flag=True, help="Also send sample rows to a topic called demo.")
 @common_options
 def up(call: Call, *, only: str | None, demo: bool) -> int:
-    """Run the service: rows are taken in over Flight and HTTP, and brought to their tables.
+    """Run the service: rows are taken in over Flight, HTTP and OTLP, and brought to their tables.
 
     The lake is made if it is new. Ctrl-C has the service answer what it has accepted, bring it to
     the tables for a while, and stops it; a second Ctrl-C ends it at once. A process of the service
@@ -111,6 +111,8 @@ def _print(call: Call, settings: Settings, addresses: Addresses | None) -> None:
         return
     click.echo(f"Flight  {addresses.flight}")
     click.echo(f"HTTP    {addresses.http}")
+    if addresses.otlp_grpc and addresses.otlp_http:
+        click.echo(f"OTLP    {addresses.otlp_grpc} (gRPC), {addresses.otlp_http} (HTTP)")
     say(
         f"""
 The lake is in {settings.data}. Ctrl-C stops the service. To send a row, copy a line:

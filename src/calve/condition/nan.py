@@ -12,6 +12,8 @@ from calve.condition.columns import Column
 from calve.condition.text import duckdb_text
 
 _FLOATING: Final = frozenset({"FLOAT", "DOUBLE"})
+# What these take out of a list or a struct is a column's value, whose bounds DuckDB looks at.
+_TAKING: Final = frozenset({"array_extract", "list_element", "list_extract", "struct_extract"})
 
 
 def guarded_text(tree: exp.Expr, columns: Sequence[Column]) -> str:
@@ -25,14 +27,18 @@ def guarded_text(tree: exp.Expr, columns: Sequence[Column]) -> str:
 def guarded(tree: exp.Expr, columns: Sequence[Column]) -> exp.Expr:
     """The tree with each floating value as a CASE that changes nothing."""
     holder = exp.Paren(this=tree.copy())
-    for node in list(holder.find_all(exp.Column, exp.Dot, exp.Bracket)):
-        if isinstance(node.parent, exp.Dot):
+    for node in list(holder.find_all(exp.Column, exp.Dot, exp.Bracket, exp.Anonymous)):
+        if isinstance(node.parent, exp.Dot) or not _is_taken(node):
             continue
         (kind,) = types_of([duckdb_text(node)], columns)
         if kind in _FLOATING:
             node.replace(_guarded(node.copy(), kind))
     inner: exp.Expr = holder.this
     return inner.pop()
+
+
+def _is_taken(node: exp.Expr) -> bool:
+    return not isinstance(node, exp.Anonymous) or node.name.lower() in _TAKING
 
 
 def _guarded(node: exp.Expr, kind: str) -> exp.Expr:

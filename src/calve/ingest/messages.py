@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from calve.errors import Conflict, NotFound
+from calve.ingest.ensuring import ensure_topic
 from calve.topics.topic import TopicSpec
 
 if TYPE_CHECKING:
@@ -18,11 +19,7 @@ def ensure_message_topic(intake: Intake, name: TableName, *, is_asked: bool = Fa
 
     Conflict if it holds rows.
     """
-    topic = intake.topic(name)
-    if topic is None:
-        if not is_asked and not intake.settings.ingest.auto_create:
-            return intake.topics.topic(name)
-        topic = _made(intake, name)
+    topic = ensure_topic(intake, name, TopicSpec(kind="messages"), is_asked=is_asked)
     if topic.kind != "messages":
         raise Conflict(
             f"topic {name} holds rows, not messages",
@@ -30,16 +27,6 @@ def ensure_message_topic(intake: Intake, name: TableName, *, is_asked: bool = Fa
             context={"topic": str(name)},
         )
     return topic
-
-
-def _made(intake: Intake, name: TableName) -> Topic:
-    try:
-        return intake.create_topic(name, TopicSpec(kind="messages"))
-    except Conflict:
-        found = intake.topics.find(name)  # somebody was faster
-        if found is None:
-            raise
-        return found
 
 
 def message_topic(intake: Intake, name: TableName) -> Topic:

@@ -35,10 +35,14 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
 
     flight: str
     http: str
+    otlp_grpc: str | None = None  # the two are not there without the part `otlp`
+    otlp_http: str | None = None
 
-    def ports(self) -> tuple[int | None, int | None]:
-        """Those of Flight and of HTTP."""
-        return urlsplit(self.flight).port, urlsplit(self.http).port
+    def ports(self) -> dict[str, int]:
+        """By the names of the addresses."""
+        urls: dict[str, str | None] = msgspec.structs.asdict(self)
+        found = {name: urlsplit(url).port for name, url in urls.items() if url is not None}
+        return {name: port for name, port in found.items() if port is not None}
 
 
 class Announced(msgspec.Struct, frozen=True, kw_only=True):

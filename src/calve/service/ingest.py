@@ -25,7 +25,7 @@ def main() -> int:
 
 def _serve(settings: Settings, surroundings: Surroundings) -> None:
     allow_open_files(settings.ingest)
-    with Intake(settings) as intake, Serving(intake) as serving:
+    with Intake(settings) as intake, Serving(intake, otlp=True) as serving:
         surroundings.report(Report(addresses=serving.addresses))
         surroundings.ending.wait()
 

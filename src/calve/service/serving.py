@@ -1,14 +1,15 @@
-"""The doors of an ingest process: Flight and HTTP before one intake, opened and closed together."""
+"""The doors of an ingest process before one intake: Flight, HTTP, OTLP; opened, closed together."""
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from calve.errors import Unavailable
+from calve.errors import MissingPart, Unavailable
 from calve.ingest.flight import FlightServer
 from calve.parts import load_part
 from calve.service.announcement import Addresses
@@ -18,10 +19,17 @@ if TYPE_CHECKING:
     from typing import Self
 
     from calve.ingest import Intake
-    from calve.ingest.http import HttpServer
-    from calve.settings.tree import IngestSettings
 
+_log: Final = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 20.0
+
+
+class Server(Protocol):
+    """One door."""
+
+    def start(self) -> str: ...
+
+    def stop(self, grace_seconds: float = 10) -> None: ...
 
 
 class Serving:
@@ -30,29 +38,36 @@ class Serving:
     A context manager. The intake stays the caller's, to be closed after this.
     """
 
-    def __init__(self, intake: Intake, *, at_end: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, intake: Intake, *, otlp: bool = False, at_end: Callable[[], None] | None = None
+    ) -> None:
         """Listen where the settings say; Unavailable if an address is taken.
 
-        `at_end` is called once, after the last answer has gone.
+        With `otlp` also for OpenTelemetry, if that part is installed. `at_end` is called once,
+        after the last answer has gone.
         """
         self._lock = threading.Lock()
-        self._servers: list[FlightServer | HttpServer] = []
+        self._servers: list[Server] = []
         self._at_end = at_end
         try:
-            self.addresses = self._opened(intake)
+            self.addresses = self._opened(intake, otlp=otlp)
         except BaseException:
             self.close()
             raise
 
-    def _opened(self, intake: Intake) -> Addresses:
+    def _opened(self, intake: Intake, *, otlp: bool) -> Addresses:
         http = load_part("server", "calve.ingest.http").HttpServer(intake)
-        _require_free(intake.settings.ingest)
-        flight = FlightServer(intake)
-        urls = []
-        for server in (flight, http):
-            urls.append(server.start())
+        telemetry = _telemetry_servers(intake) if otlp else {}
+        settings = intake.settings.ingest
+        _require_free(settings.host, settings.flight_port, "flight_port")
+        if telemetry:
+            _require_free(settings.host, settings.otlp_grpc_port, "otlp_grpc_port")
+        doors: dict[str, Server] = {"flight": FlightServer(intake), "http": http, **telemetry}
+        urls = {}
+        for name, server in doors.items():
+            urls[name] = server.start()
             self._servers.append(server)
-        return Addresses(flight=urls[0], http=urls[1])
+        return Addresses(**urls)
 
     def close(self) -> None:
         """Take nothing more in, answer what was accepted, and end; again does nothing."""
@@ -75,17 +90,25 @@ class Serving:
         return f"Serving({self.addresses.flight!r}, {self.addresses.http!r})"
 
 
-def _require_free(settings: IngestSettings) -> None:
+def _telemetry_servers(intake: Intake) -> dict[str, Server]:
+    try:
+        over_grpc = load_part("otlp", "calve.ingest.otlp.grpc_server").OtlpGrpcServer(intake)
+        over_http = load_part("otlp", "calve.ingest.http.otlp").OtlpHttpServer(intake)
+    except MissingPart as missing:
+        _log.info("no OpenTelemetry is taken in: %s; %s", missing.message, missing.hint)
+        return {}
+    return {"otlp_grpc": over_grpc, "otlp_http": over_http}
+
+
+def _require_free(host: str, port: int, setting: str) -> None:
     """Find out before gRPC does, which says it with words of its own on standard error."""
-    address = (settings.host, settings.flight_port)
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind(address)
+            listener.bind((host, port))
         except OSError as error:
             raise Unavailable(
-                f"cannot listen on {settings.host}:{settings.flight_port} for Flight: "
-                f"{error.strerror}",
-                hint="another process may have the port: choose ingest.flight_port, 0 for any",
+                f"cannot listen on {host}:{port}: {error.strerror}",
+                hint=f"another process may have the port: choose ingest.{setting}, 0 for any",
             ) from error

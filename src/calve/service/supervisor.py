@@ -225,6 +225,5 @@ class Supervisor:
 
 def _at(order: Order, addresses: Addresses) -> Order:
     """The same order with the ports that were found free, which clients know by now."""
-    flight, http = addresses.ports()
-    ports = {"ingest.flight_port": flight, "ingest.http_port": http}
+    ports = {f"ingest.{name}_port": port for name, port in addresses.ports().items()}
     return msgspec.structs.replace(order, flags={**order.flags, **ports})

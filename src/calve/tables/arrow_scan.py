@@ -14,7 +14,7 @@ from pyiceberg.io.pyarrow import ArrowScan
 from calve.condition import Condition, parse_condition
 from calve.tables.planning import files_to_read
 from calve.tables.projection import mend_projection
-from calve.tables.translate import translating
+from calve.tables.translate import reading_file, translating
 from calve.tables.views import TableView
 
 mend_projection()
@@ -28,4 +28,5 @@ def arrow_batches(view: TableView, condition: Condition | None) -> Iterator[pa.R
         tasks = files_to_read(view.table, wanted, snapshot_id=view.travelled_to, schema=schema)
         scan = ArrowScan(view.metadata, view.table.io, view.schema, AlwaysTrue())
         for task in tasks:
-            yield from scan.to_record_batches([task])
+            with reading_file(task.file.file_path):
+                yield from scan.to_record_batches([task])

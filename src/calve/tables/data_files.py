@@ -438,19 +438,26 @@ class _OpenFile:
         self._place = place
         self._sort_order_id = sort_order_id
         self._output = layout.io.new_output(path)
-        self._writer = ParquetFileWriter(self._output, layout.file_schema, layout.properties)
+        self._writer: ParquetFileWriter | None = ParquetFileWriter(
+            self._output, layout.file_schema, layout.properties
+        )
         self._description: DataFile | None = None
 
     def write(self, rows: pa.Table) -> None:
+        writer = self._writer
+        assert writer is not None
         if has_dictionaries(rows.schema):
             # Else whoever reads the file with Arrow would be given dictionaries too.
-            self._writer._parquet_writer_kwargs["store_schema"] = False  # noqa: SLF001
-        self._writer.write(self._layout.written(rows))
-        stream: Any = self._writer._fos  # noqa: SLF001
+            writer._parquet_writer_kwargs["store_schema"] = False  # noqa: SLF001
+        writer.write(self._layout.written(rows))
+        stream: Any = writer._fos  # noqa: SLF001
         self.bytes = stream.tell()
 
     def close(self) -> None:
+        assert self._writer is not None
         statistics = self._writer.close()
+        # It would keep the memory of its last pages.
+        self._writer = None
         description = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self.path,
@@ -467,10 +474,11 @@ class _OpenFile:
 
     def abandon(self) -> None:
         """Let go of the file, whatever state it is in."""
-        stream: Any = self._writer._fos  # noqa: SLF001
-        if self._description is None and stream is not None:
+        writer = self._writer
+        stream: Any = None if writer is None else writer._fos  # noqa: SLF001
+        if writer is not None and stream is not None:
             with suppress(OSError, pa.ArrowException, ValueError, RuntimeError):
-                self._writer.close()
+                writer.close()
             with suppress(OSError, pa.ArrowException, ValueError):
                 stream.close()
 

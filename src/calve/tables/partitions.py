@@ -121,7 +121,9 @@ class Partitioner:
         start = 0
         for count in counts.field("counts").to_pylist():
             values = [column[start].as_py() for column in columns]
-            yield self._place(values), rows.slice(start, count)
+            part = rows.slice(start, count)
+            # A small part would hold the memory of all rows for as long as it waits for more.
+            yield self._place(values), part if 2 * count >= rows.num_rows else _copied(part)
             start += count
 
     def _place(self, values: list[Any]) -> Place:
@@ -129,6 +131,11 @@ class Partitioner:
         if key not in self._places:
             self._places[key] = Place(Record(*values), self._spec, self._schema)
         return self._places[key]
+
+
+def _copied(rows: pa.Table) -> pa.Table:
+    columns = [pa.concat_arrays(column.chunks) for column in rows.columns]
+    return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
 def column_values(rows: pa.Table, path: list[str]) -> pa.ChunkedArray:

@@ -14,6 +14,8 @@ from calve.ingest.formats.arrow_rows import ARROW
 from calve.ingest.formats.blocks import csv_records, first_record
 from calve.ingest.formats.csv_rows import CSV
 from calve.ingest.formats.json_rows import JSON, NDJSON
+from calve.ingest.otlp.tables import REJECTED_TYPE
+from calve.parts import load_part
 from calve.wal import Rejected
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ class ReadAgain:
 
     def add(self, originals: Sequence[bytes], content_type: str) -> None:
         """Read some of one type; none is lost, whatever it is."""
+        if content_type.startswith(REJECTED_TYPE):
+            for original in originals:
+                self._read_telemetry(original, content_type)
+            return
         if content_type not in _KNOWN:
             reason = f"rows of the type {content_type!r} cannot be read again"
             self.rejected += [Rejected(each, content_type, reason) for each in originals]
@@ -72,6 +78,18 @@ class ReadAgain:
             return
         self._batches += found.batches
         self.rejected += found.rejected
+
+    def _read_telemetry(self, original: bytes, content_type: str) -> None:
+        read_again = load_part("otlp", "calve.ingest.otlp.again").read_again
+        try:
+            parts = read_again(original, content_type)
+        except InvalidRequest as error:
+            self.rejected.append(Rejected(original, content_type, error.message))
+            return
+        self._batches += [part.rows for part in parts if part.rows is not None]
+        self.rejected += [each for part in parts for each in part.rejected]
+        if not parts:
+            self.rejected.append(Rejected(original, content_type, "it holds no record"))
 
     def _halve(self, originals: Sequence[bytes], content_type: str) -> None:
         half = len(originals) // 2

@@ -32,7 +32,7 @@ def media_type_of(headers: Headers) -> str:
         key, _, value = parameter.partition("=")
         charset = value.strip().strip('"').lower()
         if key.strip().lower() == "charset" and charset not in {"utf-8", "utf8", "us-ascii"}:
-            raise _unsupported(f"the text is in {charset!r}", "send UTF-8")
+            raise unsupported(f"the text is in {charset!r}", "send UTF-8")
     return kind.strip().lower()
 
 
@@ -40,7 +40,7 @@ def rows_type_of(headers: Headers) -> str:
     kind = media_type_of(headers)
     kind = _OTHER_NAMES.get(kind, kind)
     if kind not in MEDIA_TYPES:
-        raise _unsupported(
+        raise unsupported(
             f"rows cannot be read from Content-Type {kind!r}", f"send {', '.join(MEDIA_TYPES)}"
         )
     return kind
@@ -53,7 +53,7 @@ def encoding_of(headers: Headers) -> str | None:
         return None
     encoding = encoding.removeprefix("x-")
     if encoding not in ENCODINGS:
-        raise _unsupported(
+        raise unsupported(
             f"Content-Encoding {encoding!r} is not known", f"use {' or '.join(ENCODINGS)}, or none"
         )
     return encoding
@@ -104,5 +104,6 @@ def wanted_type(headers: Headers, offered: Sequence[str]) -> str:
     )
 
 
-def _unsupported(detail: str, hint: str) -> Refusal:
+def unsupported(detail: str, hint: str) -> Refusal:
+    """For a body whose form nobody here reads."""
     return Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail, hint)

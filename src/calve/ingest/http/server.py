@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import uvicorn
 
@@ -20,11 +20,14 @@ from calve.ingest.http.service import Service
 from calve.ingest.http.socket_protocol import BoundedSocket
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Self
 
     from calve.ingest.certificate import Certificate
+    from calve.ingest.http.operation import Operation
     from calve.ingest.intake import Intake
     from calve.settings import Settings
+    from calve.settings.tree import IngestSettings
 
 _BACKLOG: Final = 2048
 _LINGER_SECONDS: Final = 0.2  # for those who send at the very moment of a stop
@@ -34,6 +37,9 @@ _PINGS: Final = 3  # in the time that a connection may be silent
 
 class HttpServer:
     """Serves one intake, which stays the caller's. A context manager: started, then stopped."""
+
+    _operations: ClassVar[Sequence[Operation]] = OPERATIONS
+    _port_setting: ClassVar[str] = "http_port"
 
     def __init__(self, intake: Intake, settings: Settings | None = None) -> None:
         """Without settings, those of the intake."""
@@ -52,17 +58,19 @@ class HttpServer:
         return self._url
 
     def start(self) -> str:
-        """Listen on `ingest.host` and `ingest.http_port` (0: any free port), and return the URL.
+        """Listen on `ingest.host` and the port (0: any free one), and return the URL.
 
         Unavailable if the address is taken. Takes no signals; the caller stops it.
         """
         assert self._thread is None, "started twice"
         certificate = certificate_of(self._settings)
-        listening = _listening(self._settings.host, self._settings.http_port)
+        listening = _listening(self._settings, self._port_setting)
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         scheme = "https" if certificate else "http"
         self._url = f"{scheme}://{host}:{listening.getsockname()[1]}"
-        self._running = _Running(Service(self._intake, self._settings), listening, certificate)
+        service = Service(self._intake, self._settings)
+        app = App(service, self._operations, self._settings.host)
+        self._running = _Running(service, app, listening, certificate)
         self._thread = threading.Thread(target=self._running.run, name="calve-http", daemon=True)
         self._thread.start()
         self._running.wait_started(self._thread)
@@ -92,7 +100,11 @@ class _Running:
     """What lives in the server's thread."""
 
     def __init__(
-        self, service: Service, listening: socket.socket, certificate: Certificate | None
+        self,
+        service: Service,
+        app: App,
+        listening: socket.socket,
+        certificate: Certificate | None,
     ) -> None:
         self._service = service
         self._listening = listening
@@ -107,7 +119,7 @@ class _Running:
         idle_seconds = settings.http_idle_timeout_ms / 1000
         self._server = uvicorn.Server(
             uvicorn.Config(
-                WholeSegments(App(service, OPERATIONS, settings.host)),
+                WholeSegments(app),
                 http=protocol,
                 ws=BoundedSocket,
                 ws_ping_interval=idle_seconds / _PINGS,
@@ -159,7 +171,8 @@ class _Running:
             self._server.should_exit = True
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listening(settings: IngestSettings, port_setting: str) -> socket.socket:
+    host, port = settings.host, getattr(settings, port_setting)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -170,7 +183,7 @@ def _listening(host: str, port: int) -> socket.socket:
         listening.close()
         raise Unavailable(
             f"HTTP cannot listen on {host}:{port}: {error.strerror or error}",
-            hint="stop whatever has it, or choose another ingest.host and ingest.http_port; 0 is "
-            "any free port",
+            hint=f"stop whatever has it, or choose another ingest.host and ingest.{port_setting}; "
+            "0 is any free port",
         ) from error
     return listening

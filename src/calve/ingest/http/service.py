@@ -115,7 +115,7 @@ class Service:
 
         def submit() -> tuple[PendingAppend, Found]:
             try:
-                content = self._unpacked(body, encoding, admitted)
+                content = self.unpacked(body, encoding, admitted)
                 found = read(content, admitted.grow)
             except BaseException:
                 admitted.release()
@@ -127,7 +127,8 @@ class Service:
 
         return await self.in_thread(submit)
 
-    def _unpacked(self, body: bytes, encoding: str | None, admitted: Admitted) -> bytes:
+    def unpacked(self, body: bytes, encoding: str | None, admitted: Admitted) -> bytes:
+        """What a body holds; it is counted as admitted while it comes out."""
         if encoding is None:
             return body
         content: bytes = decompressed(

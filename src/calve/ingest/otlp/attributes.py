@@ -1,0 +1,102 @@
+"""Attributes as maps: key to text, and beside it, for those that are no strings, key to kind.
+
+OTLP forbids a key that comes twice, and senders do it all the same: such a key has all its values,
+as a JSON array of OTLP's own JSON, and the kind `repeated`. So a map never holds a key twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from calve.ingest.otlp.columns import Level, Lists
+from calve.ingest.otlp.tables import TEXT
+from calve.ingest.otlp.values import STRING, any_value, kind_names, otlp_json, value_texts
+
+REPEATED: Final = "repeated"
+
+
+class AttributeMaps(NamedTuple):
+    texts: pa.MapArray
+    kinds: pa.MapArray  # of those that are no strings
+
+
+def attribute_maps(owner: Level, name: str) -> AttributeMaps:
+    """The maps of a repeated field of keys and values, one for each owner."""
+    lists = owner.many(name)
+    if not len(lists.inner):
+        nothing = pa.nulls(0, TEXT)
+        empty = pa.MapArray.from_arrays(pa.array(lists.offsets), nothing, nothing)
+        return AttributeMaps(empty, empty)
+    entries = lists.inner
+    _refuse_indices(entries)
+    keys = entries.any_text("key")
+    texts, kinds = value_texts(entries.one("value"))
+    if _has_repeated(lists, keys):
+        return _merged(lists, keys, texts, kind_names(kinds))
+    is_typed = kinds != STRING
+    before = np.concatenate(([0], np.cumsum(is_typed))).astype(np.int32)
+    typed = np.flatnonzero(is_typed)
+    return AttributeMaps(
+        pa.MapArray.from_arrays(pa.array(lists.offsets), keys, texts),
+        pa.MapArray.from_arrays(
+            pa.array(before[lists.offsets]), keys.take(pa.array(typed)), kind_names(kinds[typed])
+        ),
+    )
+
+
+def _refuse_indices(entries: Level) -> None:
+    indices = entries.field("key_strindex").to_numpy()
+    if indices.any():
+        bad = np.flatnonzero(indices)
+        entries.faults.note(
+            entries.records[bad],
+            "a key is named by its place in a dictionary, which only profiles have",
+        )
+
+
+def _has_repeated(lists: Lists, keys: pa.StringArray) -> bool:
+    if len(keys) < 2:
+        return False
+    codes = keys.dictionary_encode()
+    pairs = lists.owners * len(codes.dictionary) + codes.indices.to_numpy()
+    return bool(np.unique(pairs).size < pairs.size)
+
+
+def _merged(
+    lists: Lists, keys: pa.StringArray, texts: pa.StringArray, kinds: pa.StringArray
+) -> AttributeMaps:
+    """The same one by one, for senders that repeat keys."""
+    names, values, types = keys.to_pylist(), texts.to_pylist(), kinds.to_pylist()
+    merged: list[list[tuple[str, str | None]]] = []
+    merged_kinds: list[list[tuple[str, str]]] = []
+    for start, end in zip(lists.offsets[:-1], lists.offsets[1:], strict=True):
+        places: dict[str, list[int]] = {}
+        for place in range(start, end):
+            places.setdefault(names[place], []).append(place)
+        row = {
+            name: (values[at[0]], types[at[0]])
+            if len(at) == 1
+            else (_all_values(lists.inner, at), REPEATED)
+            for name, at in places.items()
+        }
+        merged.append([(name, text) for name, (text, _) in row.items()])
+        merged_kinds.append([(name, kind) for name, (_, kind) in row.items() if kind != "string"])
+    kind = pa.map_(TEXT, TEXT)
+    return AttributeMaps(pa.array(merged, kind), pa.array(merged_kinds, kind))
+
+
+def _all_values(entries: Level, places: list[int]) -> str:
+    """The values of one key; empty where one cannot be read, for which its record is rejected."""
+    values = entries.field("value")
+    return "[" + ",".join(_json(values[place].as_py() or {}) for place in places) + "]"
+
+
+def _json(fields: dict[str, Any]) -> str:
+    try:
+        return otlp_json(any_value(fields))
+    except (DecodeError, UnicodeDecodeError):
+        return "{}"

@@ -1,0 +1,103 @@
+"""A request as rows of its tables, and the records of it that cannot be stored."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from calve.ingest.otlp.columns import Faults, Places
+from calve.ingest.otlp.excerpts import Excerpts
+from calve.ingest.otlp.logs import log_columns
+from calve.ingest.otlp.messages import LEVELS, reader
+from calve.ingest.otlp.metrics import KINDS, metric_columns, point_columns
+from calve.ingest.otlp.request import Request
+from calve.ingest.otlp.tables import LOGS, TABLES, TRACES, SignalTable
+from calve.ingest.otlp.traces import span_columns
+from calve.wal import Rejected
+
+_RECORD_BYTES: Final = 1_024  # what the row of an empty record takes on its way
+
+
+class Decoded(NamedTuple):
+    """What of a request goes into one table."""
+
+    table: SignalTable
+    rows: pa.RecordBatch | None
+    rejected: list[Rejected]
+
+
+def read_message(signal: str, body: bytes) -> Any:
+    """A request of `traces`, `logs` or `metrics` in protobuf; InvalidRequest if it is none."""
+    return reader(signal).message(body)
+
+
+def memory_estimate(signal: str, message: Any) -> int:
+    """About what decoding takes: a record of two bytes becomes a row of many columns."""
+    outer, middle, inner = LEVELS[signal]
+    count = 0
+    for resource in getattr(message, outer):
+        for scope in getattr(resource, middle):
+            records = getattr(scope, inner)
+            count += len(records) if signal != "metrics" else sum(map(_point_count, records))
+    return count * _RECORD_BYTES
+
+
+def _point_count(metric: Any) -> int:
+    kind = metric.WhichOneof("data")
+    return 1 + (len(getattr(metric, kind).data_points) if kind else 0)
+
+
+def decode(signal: str, message: Any) -> list[Decoded]:
+    """The rows of a request by table; none if it holds no records."""
+    request = Request(reader(signal), message)
+    if not len(request.records):
+        return []
+    if signal == "metrics":
+        return _metrics(request)
+    if signal == "traces":
+        table, columns = TRACES, span_columns(request.records)
+    else:
+        table, columns = LOGS, log_columns(request.records)
+    every = np.arange(len(request.records))
+    columns |= request.origin(every)
+    excerpts = Excerpts(request)
+    return [_decoded(table, columns, request.records.faults, excerpts.record)]
+
+
+def _metrics(request: Request) -> list[Decoded]:
+    metrics = request.records
+    of_metrics = metric_columns(metrics)
+    excerpts = Excerpts(request)
+    found = []
+    for kind in KINDS:
+        if metrics.field(kind).null_count == len(metrics):
+            continue
+        points, metric_of, columns = point_columns(kind, metrics)
+        if not len(points):
+            continue
+        metrics.faults.spread(metric_of, points.faults)
+        owners = pa.array(metric_of)
+        columns |= {name: column.take(owners) for name, column in of_metrics.items()}
+        columns |= request.origin(metric_of)
+        table = TABLES[f"metrics_{kind}"]
+        found.append(_decoded(table, columns, points.faults, excerpts.points(kind, metric_of)))
+    return found
+
+
+def _decoded(
+    table: SignalTable, columns: dict[str, pa.Array], faults: Faults, excerpt: Any
+) -> Decoded:
+    rows = pa.record_batch([columns[name] for name in table.schema.names], schema=table.schema)
+    if not faults.reasons:
+        return Decoded(table, rows, [])
+    rejected = [excerpt(place, reason) for place, reason in sorted(faults.reasons.items())]
+    kept = _others(rows.num_rows, faults)
+    return Decoded(table, rows.take(pa.array(kept)) if kept.size else None, rejected)
+
+
+def _others(count: int, faults: Faults) -> Places:
+    is_kept = np.ones(count, np.bool_)
+    is_kept[list(faults.reasons)] = False
+    return np.flatnonzero(is_kept)

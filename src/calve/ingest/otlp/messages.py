@@ -1,0 +1,107 @@
+"""The messages of OTLP as Calve reads them: the official ones, a little wider.
+
+Made from the official descriptors when they are first needed, so that a field which a new version
+brings is read, too. Three things differ, none of them in the bytes: text is read as bytes, because
+one record that is not UTF-8 must not lose its neighbours; enumerations are numbers; and lists and
+maps inside of values stay bytes, because they may lie inside each other without end.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import ptars
+import pyarrow as pa
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+
+from calve.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FileDescriptor
+    from google.protobuf.descriptor_pb2 import DescriptorProto
+
+REQUESTS: Final[dict[str, type[Message]]] = {
+    "traces": trace_service_pb2.ExportTraceServiceRequest,
+    "logs": logs_service_pb2.ExportLogsServiceRequest,
+    "metrics": metrics_service_pb2.ExportMetricsServiceRequest,
+}
+# The lists that a request of each signal is made of, from the outermost to the records.
+LEVELS: Final = {
+    "traces": ("resource_spans", "scope_spans", "spans"),
+    "logs": ("resource_logs", "scope_logs", "log_records"),
+    "metrics": ("resource_metrics", "scope_metrics", "metrics"),
+}
+_KEPT_AS_BYTES: Final = frozenset(
+    {".opentelemetry.proto.common.v1.ArrayValue", ".opentelemetry.proto.common.v1.KeyValueList"}
+)
+_HINT: Final = "send an export request of OTLP 1.x"
+
+
+class Reader(NamedTuple):
+    """Reads the requests of one signal."""
+
+    signal: str
+    wide: Any  # the class of the messages
+    columns: Any  # bytes to Arrow
+
+    def message(self, body: bytes) -> Any:
+        """The request; InvalidRequest if the bytes are none."""
+        try:
+            return self.wide.FromString(body)
+        except DecodeError as error:
+            raise InvalidRequest(
+                f"the body is no request for {self.signal} in protobuf: {error}", hint=_HINT
+            ) from error
+
+    def batch(self, message: Any) -> pa.RecordBatch:
+        """A request as one row of lists of structs.
+
+        The message is written again before it is read as Arrow: so whatever a sender made up,
+        fields that come twice, several of a choice, or unknown ones, has been settled by then.
+        """
+        message.DiscardUnknownFields()
+        return self.columns.list_to_record_batch([message.SerializeToString()])
+
+
+@cache
+def reader(signal: str) -> Reader:
+    """For `traces`, `logs` or `metrics`."""
+    pool = DescriptorPool()
+    official = REQUESTS[signal].DESCRIPTOR
+    _add(pool, official.file, set())
+    descriptor = pool.FindMessageTypeByName(official.full_name)
+    handlers = ptars.HandlerPool([descriptor.file])
+    return Reader(signal, GetMessageClass(descriptor), handlers.get_for_message(descriptor))
+
+
+def _add(pool: DescriptorPool, file: FileDescriptor, known: set[str]) -> None:
+    if file.name in known:
+        return
+    known.add(file.name)
+    for needed in file.dependencies:
+        _add(pool, needed, known)
+    wide = FileDescriptorProto()
+    file.CopyToProto(wide)
+    wide.ClearField("service")
+    for message in wide.message_type:
+        _widen(message)
+    pool.AddSerializedFile(wide.SerializeToString())
+
+
+def _widen(message: DescriptorProto) -> None:
+    for field in message.field:
+        if field.type == FieldDescriptorProto.TYPE_STRING or field.type_name in _KEPT_AS_BYTES:
+            field.type = FieldDescriptorProto.TYPE_BYTES
+            field.ClearField("type_name")
+        elif field.type == FieldDescriptorProto.TYPE_ENUM:
+            field.type = FieldDescriptorProto.TYPE_INT32
+            field.ClearField("type_name")
+    for inner in message.nested_type:
+        _widen(inner)

@@ -1,0 +1,88 @@
+"""Requests of OTLP into the log: admitted, decoded, appended, and acknowledged when all is durable.
+
+One request may fill several tables, each of which is a topic. It is acknowledged when every one of
+them has its rows; a sender that is told to retry may repeat what one of them has already.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from calve.errors import InvalidRequest
+from calve.ingest.ensuring import ensure_topic
+from calve.ingest.otlp.decoding import Decoded, decode, memory_estimate, read_message
+from calve.ingest.otlp.promotion import with_promoted
+from calve.ingest.refusals import refusing
+from calve.model import DEFAULT_DATASET, DEFAULT_TENANT, TableName
+from calve.topics.topic import TopicSpec
+
+if TYPE_CHECKING:
+    from calve.ingest.admission import Admitted
+    from calve.ingest.intake import Intake
+    from calve.wal import PendingAppend
+    from calve.wal.payload import Part
+
+DATASET_HEADER: Final = "x-calve-dataset"
+_TIMES: Final = 6  # what decoding takes of memory, beside what each record does
+_REASONS_MAX: Final = 5
+
+
+class Taken(NamedTuple):
+    """What became of a request: how many records were rejected, and some of the reasons."""
+
+    rejected: int
+    reason: str
+
+    @classmethod
+    def of(cls, parts: list[Decoded]) -> Taken:
+        rejected = [each for part in parts for each in part.rejected]
+        reasons = list(dict.fromkeys(each.reason for each in rejected))
+        more = f" and {len(reasons) - _REASONS_MAX} more" if len(reasons) > _REASONS_MAX else ""
+        return cls(len(rejected), "; ".join(reasons[:_REASONS_MAX]) + more)
+
+
+class Telemetry:
+    """Takes requests into one intake. Safe to share between threads."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+
+    def take(self, signal: str, body: bytes, *, dataset: str | None, admitted: Admitted) -> Taken:
+        """Return when every record of a request in protobuf is durable, stored or rejected.
+
+        `admitted` holds the body's bytes; it stays the caller's to release.
+        """
+        admitted.grow(_TIMES * len(body))
+        message = read_message(signal, body)
+        admitted.grow(memory_estimate(signal, message))
+        parts = decode(signal, message)
+        pending = [self._submit(part, dataset) for part in parts]
+        with refusing():
+            for each in pending:
+                each.wait()
+        return Taken.of(parts)
+
+    def _submit(self, part: Decoded, dataset: str | None) -> PendingAppend:
+        table = part.table
+        name = TableName(DEFAULT_TENANT, dataset or DEFAULT_DATASET, table.name)
+        spec = TopicSpec(
+            schema=table.schema, partition_by=table.partition_by, sort_by=table.sort_by
+        )
+        topic = ensure_topic(self._intake, name, spec)
+        rows: list[Part] = [] if part.rows is None else [with_promoted(part.rows, topic)]
+        if part.rejected:
+            rows.append(part.rejected)
+        return self._intake.submit(name, rows[0] if len(rows) == 1 else rows)
+
+
+def dataset_of(value: str | None) -> str | None:
+    """The dataset that a request asks for in its header; InvalidRequest if there can be none."""
+    if value is None:
+        return None
+    try:
+        TableName(DEFAULT_TENANT, value, "logs")
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"the header {DATASET_HEADER} is {value!r}, which is no dataset", hint=error.hint
+        ) from error
+    return value

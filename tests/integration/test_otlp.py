@@ -1,0 +1,383 @@
+"""OpenTelemetry in, over real sockets: the SDK's own exporters, and senders that mean harm."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from opentelemetry._logs import SeverityNumber
+from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogs
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetrics
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpans
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as HttpLogs
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpMetrics
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import Status as SpanStatus
+
+from calve.ingest import Intake
+from calve.ingest.http.otlp import OtlpHttpServer
+from calve.ingest.otlp.grpc_server import MESSAGE_BYTES_MAX, OtlpGrpcServer
+from calve.model import TableName
+from calve.topics import TopicChange
+from calve.wal import Kind
+from tests.conftest import MakeSettings
+
+EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+PROTOBUF = "application/x-protobuf"
+JSON = "application/json"
+RESOURCE = Resource.create({"service.name": "shop", "service.instance.id": "7"})
+
+
+class Door:
+    """Where telemetry goes in, and what came in there."""
+
+    def __init__(self, intake: Intake, grpc_url: str, http_url: str = "") -> None:
+        self.intake = intake
+        self.grpc_url = grpc_url
+        self.http_url = http_url
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return [row for batch in self._batches(table, Kind.ROWS) for row in batch.to_pylist()]
+
+    def rejected(self, table: str) -> list[dict[str, Any]]:
+        return [row for batch in self._batches(table, Kind.REJECTED) for row in batch.to_pylist()]
+
+    def _batches(self, table: str, kind: Kind) -> Iterator[Any]:
+        for entry in self.intake.read(TableName.parse(table), 0):
+            if entry.kind == kind:
+                yield entry.batch
+
+    def post(
+        self, body: bytes, kind: str = PROTOBUF, path: str = "/v1/traces", **headers: str
+    ) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return httpx.post(
+            f"{self.http_url}{path}", content=body, headers={"Content-Type": kind, **named}
+        )
+
+    def call(self, body: bytes, metadata: tuple[tuple[str, str], ...] = ()) -> bytes:
+        """An export of spans in bytes that no exporter would send."""
+        with grpc.insecure_channel(self.grpc_url.removeprefix("http://")) as channel:
+            export = channel.unary_unary(EXPORT)
+            answer: bytes = export(body, timeout=20, metadata=metadata)
+            return answer
+
+
+@pytest.fixture
+def door(make_settings: MakeSettings) -> Iterator[Door]:
+    settings = make_settings(
+        ingest__otlp_grpc_port=0, ingest__otlp_http_port=0, wal__free_bytes_min=0
+    )
+    with (
+        Intake(settings) as intake,
+        OtlpGrpcServer(intake) as over_grpc,
+        OtlpHttpServer(intake) as over_http,
+    ):
+        yield Door(intake, over_grpc.url, over_http.url)
+
+
+def spans(count: int = 1) -> ExportTraceServiceRequest:
+    request = ExportTraceServiceRequest()
+    found = request.resource_spans.add().scope_spans.add().spans
+    for number in range(count):
+        found.add(trace_id=b"t" * 16, span_id=(number + 1).to_bytes(8, "big"), name=f"n{number}")
+    return request
+
+
+def send_everything(traces: Any, logs: Any, metrics: Any) -> None:
+    """What an instrumented program sends, each signal through its exporter."""
+    tracing = TracerProvider(resource=RESOURCE)
+    tracing.add_span_processor(SimpleSpanProcessor(traces))
+    tracer = tracing.get_tracer("shop.cart", "1.2", attributes={"scope": "s"})
+    logging = LoggerProvider(resource=RESOURCE)
+    logging.add_log_record_processor(SimpleLogRecordProcessor(logs))
+    with tracer.start_as_current_span("checkout", kind=SpanKind.SERVER) as span:
+        span.set_attributes({"http.status": 500, "tags": ["a", "b"], "ratio": 0.5, "ok": False})
+        span.add_event("declined", {"reason": "funds"})
+        span.set_status(SpanStatus(StatusCode.ERROR, "card declined"))
+        logging.get_logger("shop.pay").emit(
+            body={"amount": 3, "of": ["x", 1.5]},
+            severity_number=SeverityNumber.WARN,
+            severity_text="WARN",
+            attributes={"card": "visa"},
+        )
+    tracing.shutdown()
+    logging.shutdown()
+    reader = PeriodicExportingMetricReader(metrics, export_interval_millis=3_600_000)
+    metering = MeterProvider([reader], resource=RESOURCE)
+    meter = metering.get_meter("shop.cart")
+    meter.create_counter("orders", unit="1").add(5, {"country": "de"})
+    meter.create_gauge("queue").set(2.5)
+    meter.create_histogram("latency", unit="ms").record(12)
+    metering.shutdown()
+
+
+def check_everything(door: Door) -> None:
+    (span,) = door.rows("traces")
+    assert (span["service_name"], span["name"], span["kind"]) == ("shop", "checkout", "SERVER")
+    assert (span["status_code"], span["status_message"]) == ("ERROR", "card declined")
+    assert dict(span["attributes"]) == {
+        "http.status": "500",
+        "tags": '["a","b"]',
+        "ratio": "0.5",
+        "ok": "false",
+    }
+    assert dict(span["attribute_types"]) == {
+        "http.status": "int",
+        "tags": "list",
+        "ratio": "double",
+        "ok": "bool",
+    }
+    assert (span["scope_name"], span["scope_version"]) == ("shop.cart", "1.2")
+    assert dict(span["scope_attributes"]) == {"scope": "s"}
+    assert dict(span["resource_attributes"])["service.instance.id"] == "7"
+    (event,) = span["events"]
+    assert (event["name"], dict(event["attributes"])) == ("declined", {"reason": "funds"})
+    assert span["duration_nano"] == span["end_time_unix_nano"] - span["start_time_unix_nano"] > 0
+    (log,) = door.rows("logs")
+    assert (log["body"], log["body_type"]) == ('{"amount":3,"of":["x",1.5]}', "map")
+    assert (log["severity_number"], log["severity_text"]) == (13, "WARN")
+    assert (log["trace_id"], log["span_id"]) == (span["trace_id"], span["span_id"])
+    (counter,) = door.rows("metrics_sum")
+    assert (counter["name"], counter["value"], counter["value_int"]) == ("orders", 5.0, 5)
+    assert (counter["is_monotonic"], counter["aggregation_temporality"]) == (True, "CUMULATIVE")
+    assert dict(counter["attributes"]) == {"country": "de"}
+    (gauge,) = door.rows("metrics_gauge")
+    assert (gauge["name"], gauge["value"], gauge["value_int"]) == ("queue", 2.5, None)
+    (histogram,) = door.rows("metrics_histogram")
+    assert (histogram["count"], histogram["sum"], histogram["min"]) == (1, 12.0, 12.0)
+    assert sum(histogram["bucket_counts"]) == 1
+    assert len(histogram["explicit_bounds"]) + 1 == len(histogram["bucket_counts"])
+
+
+def test_the_sdk_sends_every_signal_over_grpc(door: Door) -> None:
+    options: dict[str, Any] = {"endpoint": door.grpc_url, "compression": grpc.Compression.Gzip}
+    send_everything(GrpcSpans(**options), GrpcLogs(**options), GrpcMetrics(**options))
+    check_everything(door)
+
+
+def test_the_sdk_sends_every_signal_over_http(door: Door) -> None:
+    def options(signal: str) -> dict[str, Any]:
+        return {"endpoint": f"{door.http_url}/v1/{signal}", "compression": Compression.Gzip}
+
+    send_everything(
+        HttpSpans(**options("traces")),
+        HttpLogs(**options("logs")),
+        HttpMetrics(**options("metrics")),
+    )
+    check_everything(door)
+
+
+def test_what_is_acknowledged_is_durable_and_its_topic_is_laid_out(door: Door) -> None:
+    assert door.call(spans(3).SerializeToString()) == b""
+    name = TableName.parse("traces")
+    assert door.intake.offsets(name).durable == 3
+    topic = door.intake.topics.topic(name)
+    assert (topic.partition_by, topic.sort_by) == (("day(time)",), ("trace_id", "time"))
+
+
+def test_a_header_names_the_dataset(door: Door) -> None:
+    door.call(spans().SerializeToString(), (("x-calve-dataset", "staging"),))
+    assert len(door.rows("default.staging.traces")) == 1
+    with pytest.raises(grpc.RpcError, match="no dataset") as refused:
+        door.call(spans().SerializeToString(), (("x-calve-dataset", "../up"),))
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_topic_has_the_attributes_that_it_asks_for_as_columns(door: Door) -> None:
+    request = spans(2)
+    request.resource_spans[0].resource.attributes.add(
+        key="k8s.pod.name", value={"string_value": "web-1"}
+    )
+    request.resource_spans[0].scope_spans[0].spans[1].attributes.add(
+        key="http.route", value={"string_value": "/cart"}
+    )
+    door.call(request.SerializeToString())
+    wanted = {"otlp.promoted_attributes": "http.route, resource:k8s.pod.name,types"}
+    door.intake.alter_topic(TableName.parse("traces"), TopicChange(properties=wanted))
+    door.call(request.SerializeToString())
+    promoted = ("attribute_http_route", "resource_attribute_k8s_pod_name")
+    assert [[row.get(name) for name in promoted] for row in door.rows("traces")] == [
+        [None, None],
+        [None, None],
+        [None, "web-1"],
+        ["/cart", "web-1"],
+    ]
+    assert door.rows("traces")[3]["attributes"] == [("http.route", "/cart")]
+    columns = door.intake.topics.topic(TableName.parse("traces")).arrow_schema.names
+    assert [name for name in columns if name in promoted] == list(promoted)
+
+
+def test_rejected_records_are_counted_and_kept(door: Door) -> None:
+    request = spans(3)
+    request.resource_spans[0].scope_spans[0].spans[1].span_id = b"short"
+    answer = ExportTraceServiceResponse.FromString(door.call(request.SerializeToString()))
+    assert answer.partial_success.rejected_spans == 1
+    assert answer.partial_success.error_message == "span_id is not 8 bytes that are not all zero"
+    assert [row["name"] for row in door.rows("traces")] == ["n0", "n2"]
+    (letter,) = door.rejected("traces")
+    kept = ExportTraceServiceRequest.FromString(letter["original"])
+    assert kept.resource_spans[0].scope_spans[0].spans[0].name == "n1"
+
+
+def test_a_request_of_rejected_records_alone_makes_its_topic(door: Door) -> None:
+    request = spans()
+    request.resource_spans[0].scope_spans[0].spans[0].ClearField("trace_id")
+    answer = ExportTraceServiceResponse.FromString(door.call(request.SerializeToString()))
+    assert answer.partial_success.rejected_spans == 1
+    assert len(door.rejected("traces")) == 1
+
+
+@pytest.mark.parametrize("body", [b"\xff\xff\xff", b"{}", b"\x0a\x05abc"])
+def test_what_is_no_request_is_refused_for_good(door: Door, body: bytes) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        door.call(body)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert door.call(b"") == b""
+
+
+def test_a_request_that_is_too_large_is_refused(door: Door) -> None:
+    request = spans()
+    request.resource_spans[0].resource.attributes.add(
+        key="large", value={"string_value": "x" * MESSAGE_BYTES_MAX}
+    )
+    for compression in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
+        with grpc.insecure_channel(
+            door.grpc_url.removeprefix("http://"), compression=compression
+        ) as channel:
+            with pytest.raises(grpc.RpcError) as refused:
+                channel.unary_unary(EXPORT)(request.SerializeToString(), timeout=20)
+            assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert door.call(b"") == b""
+
+
+def test_a_full_service_says_when_to_come_back(door: Door) -> None:
+    admission = door.intake.admission
+    with (
+        admission.hold(admission.bytes_max - 10, "others"),
+        pytest.raises(grpc.RpcError) as refused,
+    ):
+        door.call(spans().SerializeToString())
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    details = dict(refused.value.trailing_metadata())["grpc-status-details-bin"]
+    delay = RetryInfo()
+    assert Status.FromString(details).details[0].Unpack(delay)
+    assert delay.retry_delay.ToMilliseconds() == 100
+    assert door.call(spans().SerializeToString()) == b""
+
+
+def test_many_empty_records_are_refused_before_they_take_memory(
+    make_settings: MakeSettings,
+) -> None:
+    settings = make_settings(
+        ingest__otlp_grpc_port=0, ingest__memory_bytes_max=64 << 20, wal__free_bytes_min=0
+    )
+    request = ExportTraceServiceRequest()
+    found = request.resource_spans.add().scope_spans.add().spans
+    for _ in range(200_000):
+        found.add()
+    with Intake(settings) as intake, OtlpGrpcServer(intake) as server:
+        with pytest.raises(grpc.RpcError, match="split") as refused:
+            Door(intake, server.url).call(request.SerializeToString())
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert intake.admission.held_bytes == 0
+
+
+JSON_SPANS = {
+    "resourceSpans": [
+        {
+            "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "shop"}}]},
+            "scopeSpans": [
+                {
+                    "spans": [
+                        {
+                            "traceId": "5B8EFFF798038103D269B633813FC60C",
+                            "spanId": "eee19b7ec3c1b174",
+                            "name": "pay",
+                            "kind": 2,
+                            "startTimeUnixNano": "1544712660000000000",
+                            "inventedLater": {"x": 1},
+                            "attributes": [{"key": "n", "value": {"intValue": "9007199254740993"}}],
+                        }
+                    ]
+                }
+            ],
+        }
+    ]
+}
+
+
+def test_json_has_ids_in_digits_and_large_numbers_in_text(door: Door) -> None:
+    answer = door.post(json.dumps(JSON_SPANS).encode(), JSON, x_calve_dataset="web")
+    assert (answer.status_code, answer.headers["content-type"], answer.json()) == (200, JSON, {})
+    (row,) = door.rows("default.web.traces")
+    assert row["trace_id"] == "5b8efff798038103d269b633813fc60c"
+    assert row["span_id"] == "eee19b7ec3c1b174"
+    assert (row["kind"], row["service_name"]) == ("SERVER", "shop")
+    assert row["attributes"] == [("n", "9007199254740993")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"resourceSpans": 3}',
+        b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "xyz"}]}]}]}',
+        b"[" * 100_000,
+        b'{"resourceSpans": ' + b'[{"resource": ' * 5_000,
+    ],
+)
+def test_json_that_is_no_request_is_refused_as_json(door: Door, body: bytes) -> None:
+    answer = door.post(body, JSON)
+    assert answer.status_code == 400
+    assert answer.json()["code"] == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+    assert "JSON" in answer.json()["message"]
+
+
+def test_rejected_records_are_counted_over_http(door: Door) -> None:
+    request = spans(2)
+    request.resource_spans[0].scope_spans[0].spans[1].ClearField("span_id")
+    answer = door.post(gzip.compress(request.SerializeToString()), Content_Encoding="gzip")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, PROTOBUF)
+    told = ExportTraceServiceResponse.FromString(answer.content)
+    assert told.partial_success.rejected_spans == 1
+
+
+def test_http_refuses_with_the_status_that_the_protocol_says(door: Door) -> None:
+    body = spans().SerializeToString()
+    assert door.post(b"\xff\xff").status_code == 400
+    assert door.post(body, "text/plain").status_code == 415
+    assert door.post(body, path="/v1/profiles").status_code == 404
+    assert door.post(body, x_calve_dataset="No!").status_code == 400
+    assert door.post(body, Content_Encoding="gzip").status_code == 400
+    refused = door.post(b"\xff\xff")
+    status = Status.FromString(refused.content)
+    assert status.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+    admission = door.intake.admission
+    with admission.hold(admission.bytes_max - 10, "others"):
+        full = door.post(body)
+    assert (full.status_code, full.headers["retry-after"]) == (429, "1")
+    assert door.post(body).status_code == 200
+    assert admission.held_bytes == 0
