@@ -15,10 +15,16 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pyarrow as pa
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import StatusCode
 
 import calve
 
 ROWS = 100_000
+SPANS = 50
 COUNTRIES = ("de", "fr", "jp", "us")
 QUESTION = "select country, count(*) orders, sum(cents) cents from orders group by country"
 BY_HAND = [
@@ -30,13 +36,15 @@ BY_HAND = [
 
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="calve-demo-") as directory:
-        flags = {"data": Path(directory, "lake"), "ingest.http_port": 0, "ingest.flight_port": 0}
+        ports = {f"ingest.{name}_port": 0 for name in ("flight", "http", "otlp_grpc", "otlp_http")}
+        flags = {"data": Path(directory, "lake"), **ports}
         settings = calve.load_settings(flags=flags).settings
         started = time.monotonic()
-        with calve.open(settings) as lake, lake.serve(pipeline=True) as service:
+        with calve.open(settings) as lake, lake.serve(pipeline=True, otlp=True) as service:
             say(f"1. a lake in {settings.data}, with a service and Spark ({since(started)})")
             say(f"     Flight  {service.addresses.flight}")
-            say(f"     HTTP    {service.addresses.http}\n")
+            say(f"     HTTP    {service.addresses.http}")
+            say(f"     OTLP    {service.addresses.otlp_grpc}\n")
             produce(service.addresses.flight)
             post(service.addresses.http)
             ask_at_once(service.addresses.flight)
@@ -45,6 +53,7 @@ def main() -> int:
             show_dead_letter(lake)
             verify(lake)
             subscribe(service.addresses.flight)
+            trace(lake, service.addresses.otlp_grpc)
         say("temporary data removed")
     return 0
 
@@ -143,6 +152,26 @@ def subscribe(url: str) -> None:
         say(f"   billing is {billing.lag} rows behind, and goes on there next time\n")
     if rows != ROWS + 2 or order["id"] != ROWS + 2:
         raise defect("the subscriber got other rows")
+
+
+def trace(lake: calve.Lake, url: str | None) -> None:
+    """A program with the OpenTelemetry SDK sends its spans, as to any collector."""
+    provider = TracerProvider(resource=Resource({"service.name": "shop"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))
+    tracer = provider.get_tracer("demo")
+    for cents in range(SPANS):
+        with tracer.start_as_current_span("checkout", attributes={"cents": cents}) as span:
+            if cents % 10 == 0:
+                span.set_status(StatusCode.ERROR, "card declined")
+    provider.shutdown()
+    (found,) = lake.sql(
+        "select count(*) as spans, count_if(status_code = 'ERROR') as errors, "
+        "sum(cast(attributes['cents'] as int)) as cents from traces where service_name = 'shop'"
+    )
+    say(f"8. the OpenTelemetry SDK has sent {found['spans']} spans over OTLP; SQL over its table")
+    say(f"   finds {found['errors']} that failed, and {found['cents']} cents in an attribute\n")
+    if (found["spans"], found["cents"]) != (SPANS, sum(range(SPANS))):
+        raise defect("spans are missing or doubled")
 
 
 def defect(what: str) -> SystemExit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,7 +37,7 @@ from opentelemetry.trace import Status as SpanStatus
 
 from calve.ingest import Intake
 from calve.ingest.http.otlp import OtlpHttpServer
-from calve.ingest.otlp.grpc_server import MESSAGE_BYTES_MAX, OtlpGrpcServer
+from calve.ingest.otlp.grpc_server import MESSAGE_BYTES_MAX, THREADS, OtlpGrpcServer
 from calve.model import TableName
 from calve.topics import TopicChange
 from calve.wal import Kind
@@ -284,6 +285,27 @@ def test_a_full_service_says_when_to_come_back(door: Door) -> None:
     assert Status.FromString(details).details[0].Unpack(delay)
     assert delay.retry_delay.ToMilliseconds() == 100
     assert door.call(spans().SerializeToString()) == b""
+
+
+def test_calls_without_a_message_hold_nobody_up_for_long(make_settings: MakeSettings) -> None:
+    settings = make_settings(
+        ingest__otlp_grpc_port=0, ingest__http_body_timeout_ms=400, wal__free_bytes_min=0
+    )
+    never = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        never.wait(30)
+        yield from ()
+
+    with (
+        Intake(settings) as intake,
+        OtlpGrpcServer(intake) as server,
+        grpc.insecure_channel(server.url.removeprefix("http://")) as channel,
+    ):
+        silent = [channel.stream_unary(EXPORT).future(nothing()) for _ in range(THREADS + 8)]
+        assert Door(intake, server.url).call(spans().SerializeToString()) == b""
+        assert all(isinstance(call.exception(20), grpc.RpcError) for call in silent)
+        never.set()
 
 
 def test_many_empty_records_are_refused_before_they_take_memory(

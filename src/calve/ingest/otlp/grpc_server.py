@@ -1,4 +1,8 @@
-"""OTLP over gRPC: the three services of the protocol, in a thread of their own for each call."""
+"""OTLP over gRPC: the three services of the protocol, in a thread of its own for each call.
+
+To gRPC the calls are streams of which one message is read: so a thread is there before the message
+is, and a call whose message does not come can be ended.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,12 @@ import grpc
 from calve.errors import CalveError, Unavailable, unexpected
 from calve.ingest.certificate import certificate_of
 from calve.ingest.otlp.answers import code_of, response, status_of
+from calve.ingest.otlp.patience import Patience
 from calve.ingest.otlp.telemetry import DATASET_HEADER, Telemetry, dataset_of
 from calve.ingest.refusals import as_refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Self
 
     from calve.ingest.intake import Intake
@@ -29,8 +35,9 @@ _SERVICES: Final = {
 }
 _DETAILS: Final = "grpc-status-details-bin"
 # gRPC has read a message before anybody here can admit it: so many of so many bytes at once.
-_THREADS: Final = 16
+THREADS: Final = 32
 MESSAGE_BYTES_MAX: Final = 16 << 20
+_STREAMS_MAX: Final = 64  # at once on one connection; more wait at the client
 
 
 class OtlpGrpcServer:
@@ -56,16 +63,22 @@ class OtlpGrpcServer:
         """
         settings = self._settings
         bytes_max = min(settings.request_bytes_max, MESSAGE_BYTES_MAX)
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="calve-otlp")
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="calve-otlp")
+        self._patience = Patience(settings.http_body_timeout_ms / 1000, self._intake.clock)
         self._server = grpc.server(
             self._pool,
-            options=[("grpc.max_receive_message_length", bytes_max), ("grpc.so_reuseport", 0)],
+            options=[
+                ("grpc.max_receive_message_length", bytes_max),
+                ("grpc.max_concurrent_streams", _STREAMS_MAX),
+                ("grpc.max_connection_idle_ms", 1000 * settings.idle_seconds_max),
+                ("grpc.so_reuseport", 0),
+            ],
         )
         self._server.add_generic_rpc_handlers(
             [
                 grpc.method_handlers_generic_handler(
                     service,
-                    {"Export": grpc.unary_unary_rpc_method_handler(partial(self._export, signal))},
+                    {"Export": grpc.stream_unary_rpc_method_handler(partial(self._export, signal))},
                 )
                 for signal, service in _SERVICES.items()
             ]
@@ -92,7 +105,9 @@ class OtlpGrpcServer:
             ) from error
         return f"{'https' if certificate else 'http'}://{host}:{port}"
 
-    def _export(self, signal: str, body: bytes, context: Any) -> bytes:
+    def _export(self, signal: str, messages: Iterator[bytes], context: Any) -> bytes:
+        with self._patience.waiting(context):
+            body = next(messages, b"")
         try:
             dataset = dataset_of(dict(context.invocation_metadata()).get(DATASET_HEADER))
             client = context.peer().rpartition(":")[0]
@@ -112,6 +127,7 @@ class OtlpGrpcServer:
         if server is not None:
             server.stop(grace_seconds).wait()
             self._pool.shutdown()
+            self._patience.close()
 
     def __enter__(self) -> Self:
         self.start()
