@@ -428,7 +428,9 @@ def test_a_rollback_names_the_command_that_reads_again_what_comes_again(
             with pytest.raises(Conflict, match="was rolled back") as told:
                 poll_on(subscription)
         assert told.value.hint is not None
-        words = re.findall(r"calve subscription seek orders billing --to ([\d:,]+)", told.value.hint)
+        words = re.findall(
+            r"calve subscription seek orders billing --to ([\d:,]+)", told.value.hint
+        )
         start = parse_start(words[0])
         assert isinstance(start, dict)
         changed = int(told.value.context["partition"])
