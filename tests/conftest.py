@@ -18,6 +18,7 @@ from calve.lake import Lake
 from calve.settings import Settings, load_settings
 from calve.spark.conf import kinds_of
 from calve.spark.jars import Jar, JarCache, needed_jars, pinned_jars
+from tests.class_data import ClassData
 from tests.servers.needs import needed
 from tests.servers.postgres import Postgres
 from tests.servers.rest import Rest
@@ -32,6 +33,7 @@ hypothesis.settings.load_profile("repeat")
 
 # Every JVM here lives for seconds or minutes, and would spend half of them compiling its code well.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+CLASS_DATA = ClassData()
 
 MakeSettings = Callable[..., Settings]
 
@@ -39,15 +41,28 @@ MakeSettings = Callable[..., Settings]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one file run side by side with those of others, and all with Spark in one process."""
     for item in items:
-        has_spark = "spark_running" in getattr(item, "fixturenames", ())
-        group = "spark" if has_spark else item.path.name
+        group = "spark" if needs_spark(item) else item.path.name
         item.add_marker(pytest.mark.xdist_group(group))
 
 
-def pytest_collection_finish() -> None:
+def needs_spark(item: pytest.Item) -> bool:
+    return "spark_running" in getattr(item, "fixturenames", ())
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Have no later search for garbage go through all that was imported and collected."""
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+        CLASS_DATA.make_for(sum(map(needs_spark, session.items)))
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup() -> None:
+    CLASS_DATA.use()
+
+
+def pytest_unconfigure() -> None:
+    CLASS_DATA.close()
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from tests.servers.front import Request
 from tests.servers.postgres import Postgres
 from tests.servers.rest import Rest
 
-SLOW_SECONDS, PATIENCE_MS = 0.7, 400
+SLOW_SECONDS, PATIENCE_MS = 0.5, 300
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ Whoever comes next sees in the table which of the two, and goes on from there.
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 import signal
 from datetime import timedelta
@@ -22,9 +21,7 @@ from calve.tables.orphans import remove_orphans
 from calve.tables.schemas import define_table
 from calve.writer import IcebergTableWriter
 from tests.faults import killed_change
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.faults.killed_change"])
+from tests.forks import FORKS
 
 
 def opened(data: Path) -> LakeCatalog:

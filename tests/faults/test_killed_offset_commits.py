@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 import signal
 from datetime import timedelta
@@ -16,9 +15,7 @@ from calve.tables.manifest_tiers import TIER_MANIFESTS_MAX
 from calve.tables.orphans import remove_orphans
 from tests.fakes import feed as feeding
 from tests.faults import killed_change
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.faults.killed_change"])
+from tests.forks import FORKS
 
 
 def opened(data: Path) -> LakeCatalog:

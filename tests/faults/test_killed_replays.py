@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 import signal
 from pathlib import Path
@@ -15,9 +14,8 @@ from calve.topics import TopicChange, TopicSpec
 from calve.wal import Rejected
 from tests.fakes.small_pipeline import drain
 from tests.faults import killed_replay
+from tests.forks import FORKS
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.faults.killed_replay"])
 ORDERS = TableName.parse("orders")
 LETTERS = 6
 # All steps take minutes; those around the log are always among them.

@@ -1,31 +1,32 @@
-"""Appends to a table of a lake again and again, as one of several processes. Run by the tests.
-
-python appender.py FLAGS TABLE WRITER APPENDS      (FLAGS: the lake's settings as JSON)
-"""
+"""Appends to a table of a lake again and again, as one of several processes."""
 
 from __future__ import annotations
 
-import json
-import sys
+import os
+from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-import calve
+from calve.lake import Lake
 from calve.settings import load_settings
 
 
-def main(flags: str, table: str, writer: int, appends: int) -> None:
-    settings = load_settings(flags=json.loads(flags), environ={}).settings
-    with calve.open(settings) as lake:
-        print("ready", flush=True)
-        sys.stdin.readline()
+class Barrier(Protocol):
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+def append(
+    flags: dict[str, Any], table: str, writer: int, appends: int, began: Barrier, words: str
+) -> None:
+    """Begin when all do; what it has to say goes to a file."""
+    with Path(words).open("w") as file:
+        os.dup2(file.fileno(), 2)
+    with Lake(load_settings(flags=flags, environ={}).settings) as lake:
+        began.wait(60)
         for number in range(appends):
             row = {
                 "writer": pa.array([writer], pa.int32()),
                 "number": pa.array([number], pa.int32()),
             }
             lake.catalog.load_table(table).append(pa.table(row))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -14,6 +13,7 @@ from calve.changes.turns import TURNS
 from calve.lake import Lake
 from calve.settings import load_settings
 from calve.tables.schemas import define_table
+from tests.forks import FORKS
 
 WRITERS, READERS = 8, 4
 
@@ -28,8 +28,6 @@ class Barrier(Protocol):
     def wait(self, timeout: float | None = None) -> int: ...
 
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["calve.changes", "calve.lake", "pyiceberg.catalog.sql", "duckdb"])
 # From one row to the other: in every snapshot the two add up to the same.
 MOVED = Expression("CASE WHEN id = 0 THEN n + 1 ELSE n - 1 END")
 TOTAL = 1000

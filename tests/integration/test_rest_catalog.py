@@ -90,7 +90,7 @@ def test_client_credentials(
 
 @pytest.mark.parametrize(
     ("lifetime_seconds", "traffic_seconds"),
-    [(2, 8), pytest.param(5, 60, marks=pytest.mark.torture)],
+    [(2, 5), pytest.param(5, 60, marks=pytest.mark.torture)],
 )
 def test_short_lived_tokens_are_renewed_before_they_expire(
     rest_server: Rest,

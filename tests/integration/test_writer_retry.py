@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from collections.abc import Iterator
 
@@ -16,10 +15,8 @@ from calve.writer import IcebergTableWriter, RetryConfig, create_iceberg_writer
 from tests.conftest import MakeSettings
 from tests.fakes import lying_catalog as lies
 from tests.fakes.lying_catalog import lying
+from tests.forks import FORKS
 from tests.integration.writing import EAGER, data_files, ids, read, rows, snapshots, writer_for
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.integration.writing"])
 
 
 def quick(attempts: int) -> RetryConfig:

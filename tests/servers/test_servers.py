@@ -326,7 +326,8 @@ class TestTemporaryCredentials:
         self, source: str, serve_temporary_s3: ServeTemporaryS3, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # The SDK asks for new ones five seconds before the end.
-        temporary = serve_temporary_s3(lifetime_seconds=7)
+        lifetime_seconds = 6
+        temporary = serve_temporary_s3(lifetime_seconds=lifetime_seconds)
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             monkeypatch.delenv(name)
         where = {
@@ -344,7 +345,7 @@ class TestTemporaryCredentials:
             files = pyarrow.fs.S3FileSystem(
                 role_arn=ROLE_ARN, session_name="calve", load_frequency=5, **where
             )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + lifetime_seconds + 0.5
         while time.monotonic() < deadline:
             with files.open_output_stream(f"{temporary.store.bucket}/{source}") as stream:
                 stream.write(b"x")

@@ -747,7 +747,7 @@ TEST_DATA_TYPES = {
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's own numbers")
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "ndjson", "json"])
 def test_a_large_file_needs_little_memory(tmp_path: Path, kind: str) -> None:
-    table = generate_test_data(1_000_000)
+    table = generate_test_data(1_000_000 if kind.startswith("csv") else 5_000)
     path = tmp_path / f"large.{kind}"
     block = io.BytesIO()
     if kind.startswith("csv"):
@@ -755,8 +755,8 @@ def test_a_large_file_needs_little_memory(tmp_path: Path, kind: str) -> None:
         content = block.getvalue()
         path.write_bytes(content if kind == "csv" else gzip.compress(content, 1))
     else:
-        lines = [json.dumps(row, default=str) for row in table.slice(0, 50_000).to_pylist()]
-        joined = (",\n" if kind == "json" else "\n").join(lines * 6)
+        lines = [json.dumps(row, default=str) for row in table.to_pylist()]
+        joined = (",\n" if kind == "json" else "\n").join(lines * 60)
         path.write_text(f"[{joined}]" if kind == "json" else joined)
     code = MEASURED.format(schema=TEST_DATA_TYPES, path=str(path))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

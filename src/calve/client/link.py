@@ -9,11 +9,13 @@ from urllib.parse import urlsplit
 import msgspec
 import pyarrow as pa
 
+from calve.client.interrupts import interruptibly
 from calve.errors import InvalidRequest, NotFound
 from calve.protocol.flight_errors import Translating
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future
 
     from calve.model import TableName
 
@@ -92,9 +94,12 @@ class Link:
 
         with self.translating():
             ticket = flight.Ticket(msgspec.json.encode(ticket))
-            reader = self._connected().do_get(ticket, options=self._options())
-            _ = reader.schema
-            return reader
+            client, options = self._connected(), self._options()
+            # It returns when the first answer is there, or is left alone until then.
+            return interruptibly(
+                lambda: client.do_get(ticket, options=options),
+                lambda late: late.add_done_callback(_cancel),
+            )
 
     def act(self, name: str, body: object, timeout_seconds: float | None = 30.0) -> Any:
         from pyarrow import flight
@@ -119,6 +124,11 @@ class Link:
 
     def translating(self) -> Translating:
         return Translating(self.url)
+
+
+def _cancel(opened: Future[Any]) -> None:
+    if opened.exception() is None:
+        opened.result().cancel()
 
 
 def _checked(url: str) -> str:

@@ -148,7 +148,9 @@ class Intake:
                 # Whoever only takes rows in need not load what reads tables.
                 from calve.subscriptions.served import ServedSubscriptions
 
-                self._subscriptions = ServedSubscriptions(self.settings, lambda: self.catalog)
+                self._subscriptions = ServedSubscriptions(
+                    self.settings, lambda: self.catalog, bells=self._kept.bells
+                )
             return self._subscriptions
 
     @property
