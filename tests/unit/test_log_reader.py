@@ -13,6 +13,7 @@ import pytest
 
 from calve.errors import NotFound
 from calve.wal import Log, LogOptions, LogReader
+from calve.wal.extent import extent_of
 from calve.wal.reader import SEGMENTS_MAPPED_MAX
 from tests.fakes.oracle import TOPIC, read_values, rows
 from tests.unit.test_log_retention import HandClock
@@ -138,17 +139,41 @@ def test_a_reader_follows_the_writer_through_rotation_and_retention(tmp_path: Pa
         assert reader.offsets(stream).first > 50
 
 
+def trim(log: Log, end: int) -> None:
+    """Let go of what lies in whole segments before an offset, and of all other streams."""
+    log._journal._options = LogOptions(hot_window_seconds=0)
+    log.rotate()
+    log._journal._clock.seconds += 1  # type: ignore[attr-defined]
+    ends = {each.id: log.next_offset(each) for each in log.streams}
+    ends[log.reader().stream(TOPIC).id] = end
+    assert log.trim(ends) > 20
+
+
 def test_retention_during_a_read_ends_it_with_a_clear_error(filled: Log) -> None:
     reader = filled.reader()
     stream = reader.stream(TOPIC)
     entries = reader.read(stream, 0)
     next(entries)
-    filled._journal._options = LogOptions(hot_window_seconds=0)
-    filled.rotate()
-    filled._journal._clock.seconds += 1  # type: ignore[attr-defined]
-    assert filled.trim({s.id: filled.next_offset(s) for s in filled.streams}) > 20
+    trim(filled, 2_100)
     with pytest.raises(NotFound, match="no longer in the log"):
         list(entries)
+
+
+def test_a_row_that_retention_took_is_gone_and_nothing_is_damaged(filled: Log) -> None:
+    with filled.reader() as reader:
+        stream = reader.stream(TOPIC)
+        whole = extent_of(reader, stream, 0, 2_100)
+        trim(filled, 1_500)
+        # The reader has not looked since: it finds out on the way.
+        rest = extent_of(reader, stream, 0, 2_100)
+        first = reader.offsets(stream).first
+        assert 1_000 < first <= 1_500
+        assert rest == extent_of(reader, stream, first, 2_100)
+        assert 0 < rest.bytes < whole.bytes / 2
+        assert extent_of(reader, stream, 0, first) == (1, None)
+        assert reader.header(stream, first).first_offset <= first
+        with pytest.raises(NotFound, match=f"offset 7 of .* begins at {first}"):
+            reader.header(stream, 7)
 
 
 FOLLOWER = """

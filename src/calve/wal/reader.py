@@ -309,7 +309,7 @@ class LogReader:
         return self._tail.state.next_offsets.get(stream.number)
 
     def header(self, stream: Stream, offset: int) -> Header:
-        """Of the frame that holds an offset, which must be durable and still there."""
+        """Of the frame that holds an offset, which must be durable; NotFound if it is gone."""
         while True:
             try:
                 return self._header(stream, offset)
@@ -317,11 +317,25 @@ class LogReader:
                 continue
 
     def _header(self, stream: Stream, offset: int) -> Header:
+        segment, _, frames = self._holding(stream, offset)
+        return segment.header_at(frames.positions[frames.holding(offset)])
+
+    def _holding(
+        self, stream: Stream, offset: int
+    ) -> tuple[MappedSegment, FrameIndex, StreamFrames]:
+        """The segment that holds an offset; NotFound if retention took it."""
+        first = self.offsets(stream).first
+        if offset < first:
+            raise NotFound(
+                f"offset {offset} of {stream.name} is no longer in the log; it begins at {first}",
+                hint="its rows are in the table",
+                context={"first": str(first)},
+            )
         segment, index = self._open(self._segment_holding(stream, offset))
         frames = index.frames(stream.number)
         if frames is None or not frames.first_offset <= offset < frames.end_offset:
             raise segment.damaged(0, f"offset {offset} of {stream.name} is not indexed")
-        return segment.header_at(frames.positions[frames.holding(offset)])
+        return segment, index, frames
 
     def read(self, stream: Stream, start: int, end: int | None = None) -> Iterator[Entry]:
         """Everything from `start` up to `end`, or to what is durable now, in order."""
@@ -337,17 +351,7 @@ class LogReader:
 
     def _read_segment(self, stream: Stream, start: int, end: int) -> Iterator[Entry]:
         """The entries of the segment that holds `start`."""
-        first = self.offsets(stream).first
-        if start < first:
-            raise NotFound(
-                f"offset {start} of {stream.name} is no longer in the log, which begins at {first}",
-                hint="its rows are in the table",
-                context={"first": str(first)},
-            )
-        segment, index = self._open(self._segment_holding(stream, start))
-        frames = index.frames(stream.number)
-        if frames is None or not frames.first_offset <= start < frames.end_offset:
-            raise segment.damaged(0, f"offset {start} of {stream.name} is not indexed")
+        segment, index, frames = self._holding(stream, start)
         for at in range(frames.holding(start), len(frames.positions)):
             if frames.offsets[at] >= end:
                 return
