@@ -1,9 +1,10 @@
 """Readers of a topic: history replayed, a start in the middle of many files, and live delay.
 
-    .venv/bin/python benchmarks/reader.py [--rows 10000000] [--files 5000] [--live 2000]
+    .venv/bin/python -m benchmarks.reader [--rows 10000000] [--files 5000] [--live 2000]
 
 History is held against PyIceberg's own scan of the same table to Arrow, in the same run; the two
-take turns. Everything is in one process, on local files.
+take turns. Everything is in one process, on local files. Each figure that must be reached is told
+with whether it was.
 """
 
 from __future__ import annotations
@@ -123,8 +124,10 @@ def history(rows: int, rounds: int) -> None:
             ours, theirs = (statistics.median(each) for each in told.values())
             print(
                 f"history of {rows:,} rows in {files:,} files: {ours / 1e6:.2f} M rows/s, "
-                f"PyIceberg's scan {theirs / 1e6:.2f} M rows/s ({ours / theirs:.0%})"
+                f"PyIceberg's scan {theirs / 1e6:.2f} M rows/s"
             )
+            at_least("M rows/s of history", ours / 1e6, 1.0)
+            at_least("% of PyIceberg's scan", ours / theirs * 100, 50)
 
 
 def middle(files: int) -> None:
@@ -140,6 +143,7 @@ def middle(files: int) -> None:
                 f"start in the middle of {files:,} files, {which}: {took * 1000:.0f} ms to the "
                 f"first row, {opened} data files opened"
             )
+            at_most("data files opened before the first row", opened, 3)
 
 
 def live(count: int) -> None:
@@ -165,12 +169,34 @@ def live(count: int) -> None:
             time.sleep(0.005)
         thread.join()
         print(f"produced to delivered, {len(delays):,} single rows: {quantiles(delays)}")
+        in_time(delays)
+
+
+def quantile(delays: list[float], share: float) -> float:
+    return sorted(delays)[int(len(delays) * share)]
 
 
 def quantiles(delays: list[float]) -> str:
-    delays = sorted(delays)
-    told = {name: delays[int(len(delays) * share)] for name, share in (("p50", 0.5), ("p99", 0.99))}
-    return ", ".join(f"{name} {delay:.2f} ms" for name, delay in told.items())
+    shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+    return ", ".join(f"{name} {quantile(delays, each):.2f} ms" for name, each in shares.items())
+
+
+def in_time(delays: list[float]) -> None:
+    at_most("ms to a live reader, p50", quantile(delays, 0.5), 5)
+    at_most("ms to a live reader, p99", quantile(delays, 0.99), 50)
+
+
+def at_least(what: str, figure: float, wanted: float) -> None:
+    _judge(what, figure, f"at least {wanted:g}", is_reached=figure >= wanted)
+
+
+def at_most(what: str, figure: float, wanted: float) -> None:
+    _judge(what, figure, f"at most {wanted:g}", is_reached=figure <= wanted)
+
+
+def _judge(what: str, figure: float, wanted: str, *, is_reached: bool) -> None:
+    word = "reached" if is_reached else "MISSED"
+    print(f"  {figure:>10.2f} {what:<48} must be {wanted}: {word}", flush=True)
 
 
 def main() -> None:

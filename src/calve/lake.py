@@ -72,12 +72,20 @@ class Lake:
             self._connections, TableName.parse(table), batch=batch, retry=retry
         )
 
-    def sql(self, text: str, parameters: Parameters | None = None, *, fresh: bool = True) -> Rows:
+    def sql(
+        self,
+        text: str,
+        parameters: Parameters | None = None,
+        *,
+        fresh: bool = True,
+        tenant: str | None = None,
+    ) -> Rows:
         """Ask in SQL, over all tables and topics of the lake; nothing can be changed by it.
 
         A topic has every row that was acknowledged before, each once: those of its table, and
         those that are still on their way there. Without `fresh`, only what is in the table.
-        `parameters` are the values of `?` and `$1`, as a list, or of `$name`, as a mapping.
+        `parameters` are the values of `?` and `$1`, as a list, or of `$name`, as a mapping. For a
+        `tenant` there are no tables but its own.
         """
         from calve.query.sql import run_sql
 
@@ -87,6 +95,7 @@ class Lake:
             parameters=parameters,
             spark=self._connections.spark,
             tails=self._open_tails() if fresh else None,
+            tenant=tenant,
         )
 
     def _open_tails(self) -> Tails:

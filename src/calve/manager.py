@@ -24,9 +24,9 @@ from calve.tables.evolution import SchemaChange, TypeSource
 from calve.tables.expiry import Expiry
 from calve.tables.feeding import feeding_topic, refuse_loss
 from calve.tables.orphans import RemovedFiles
-from calve.tables.references import Reference
+from calve.tables.references import Reference, References
 from calve.tables.schemas import SchemaSource, TableDefinition, define_table
-from calve.tables.snapshots import ScanPlan, Snapshot
+from calve.tables.snapshots import ScanPlan, Snapshot, Snapshots
 from calve.tables.views import TableView, view_reference, view_table
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from calve.changes import Change
+    from calve.changes.row_changes import RowChanges
     from calve.maintenance.verification import Verification
     from calve.query.rows import Rows
 
@@ -130,7 +131,7 @@ class IcebergManager:
             self._lake.catalog.drop_table(table)
         return RemovedFiles((), 0, dry_run)
 
-    def insert_data(
+    def insert_data(  # noqa: PLR0913
         self,
         table: str,
         data: object,
@@ -138,13 +139,15 @@ class IcebergManager:
         format: str | None = None,  # noqa: A002
         branch: str | None = None,
         progress: Callable[[int], None] | None = None,
+        progress_bytes: Callable[[int], None] | None = None,
         force: bool = False,
     ) -> Change:
         """Add rows: pandas, Polars, Arrow, dicts, or the path of a CSV, JSON or Parquet file.
 
         Columns are matched by name. Files are streamed, so they may be bigger than memory;
-        `progress` is told how many rows have been written. Into a table that a topic feeds only
-        with `force`: the rows have no offset, so that subscriptions do not see them.
+        `progress` is told how many rows have been written, `progress_bytes` how many bytes of a
+        file have been read. Into a table that a topic feeds only with `force`: the rows have no
+        offset, so that subscriptions do not see them.
         """
         from calve.changes import insert_rows
 
@@ -155,6 +158,7 @@ class IcebergManager:
             format=format,
             branch=branch,
             progress=progress,
+            progress_bytes=progress_bytes,
             force=force,
         )
 
@@ -166,18 +170,16 @@ class IcebergManager:
         *,
         branch: str | None = None,
         engine: Engine = "python",
+        flush: bool = True,
     ) -> Change:
         """Set columns to values, or to an `Expression`, in the rows for which `where` is true.
 
-        Rows that have the values already are left alone and not counted.
+        Rows that have the values already are left alone and not counted. Of a table that a topic
+        feeds, rows that are still in the log come to it first; without `flush` they are left out.
         """
-        from calve.changes import update_rows, update_with_spark
-
-        catalog = self._lake.catalog
-        if _is_spark(engine):
-            spark = self._lake.spark()
-            return update_with_spark(catalog, spark, table, updates, where, branch=branch)
-        return update_rows(catalog, table, updates, where, branch=branch)
+        return self._changes.update(
+            table, updates, where, branch=branch, engine=engine, flush=flush
+        )
 
     def delete_data(
         self,
@@ -186,15 +188,14 @@ class IcebergManager:
         *,
         branch: str | None = None,
         engine: Engine = "python",
+        flush: bool = True,
     ) -> Change:
-        """Delete the rows that `query_table` shows for the same condition."""
-        from calve.changes import delete_rows, delete_with_spark
+        """Delete the rows that `query_table` shows for the same condition.
 
-        catalog = self._lake.catalog
-        if _is_spark(engine):
-            spark = self._lake.spark()
-            return delete_with_spark(catalog, spark, table, condition, branch=branch)
-        return delete_rows(catalog, table, condition, branch=branch)
+        Of a table that a topic feeds also those that are still in the log, and come to it first;
+        without `flush` they are left out.
+        """
+        return self._changes.delete(table, condition, branch=branch, engine=engine, flush=flush)
 
     def upsert_data(  # noqa: PLR0913
         self,
@@ -213,15 +214,9 @@ class IcebergManager:
         there and is null in a new one. In a table that a topic feeds only with `force`: new rows
         have no offset.
         """
-        from calve.changes import upsert_rows, upsert_with_spark
-
-        catalog = self._lake.catalog
-        if _is_spark(engine):
-            spark = self._lake.spark()
-            return upsert_with_spark(
-                catalog, spark, table, data, keys, format=format, branch=branch, force=force
-            )
-        return upsert_rows(catalog, table, data, keys, format=format, branch=branch, force=force)
+        return self._changes.upsert(
+            table, data, keys, format=format, branch=branch, engine=engine, force=force
+        )
 
     def query_table(
         self,
@@ -270,7 +265,7 @@ class IcebergManager:
 
         return run_sql(self._lake.catalog, text, spark=self._lake.spark)
 
-    def list_snapshots(self, table: str) -> list[Snapshot]:
+    def list_snapshots(self, table: str) -> Snapshots:
         """Every snapshot that is kept, oldest first."""
         return snapshots.list_snapshots(self._lake.catalog.load_table(table))
 
@@ -420,10 +415,10 @@ class IcebergManager:
         """Name a snapshot, which is then kept."""
         return self._change(table, lambda loaded: references.create_tag(loaded, name, snapshot_id))
 
-    def list_branches(self, table: str) -> list[Reference]:
+    def list_branches(self, table: str) -> References:
         return references.list_branches(self._lake.catalog.load_table(table))
 
-    def list_tags(self, table: str) -> list[Reference]:
+    def list_tags(self, table: str) -> References:
         return references.list_tags(self._lake.catalog.load_table(table))
 
     def delete_branch(self, table: str, name: str, *, dry_run: bool = False) -> Reference:
@@ -462,6 +457,12 @@ class IcebergManager:
     def __repr__(self) -> str:
         return f"IcebergManager({str(self._lake.settings.data)!r})"
 
+    @property
+    def _changes(self) -> RowChanges:
+        from calve.changes.row_changes import RowChanges
+
+        return RowChanges(self._lake.catalog, self._lake.settings, self._lake.spark)
+
     def _read(
         self, view: TableView, where: str | None, columns: Sequence[str] | None, limit: int | None
     ) -> Rows:
@@ -485,12 +486,6 @@ class IcebergManager:
             return describe_table(parsed, loaded)
 
         return self._lake.catalog.change_table(parsed, evolve)
-
-
-def _is_spark(engine: str) -> bool:
-    if engine not in {"python", "spark"}:
-        raise InvalidRequest(f"there is no engine {engine!r}", hint="use python or spark")
-    return engine == "spark"
 
 
 def _moment(given: Moment) -> datetime:

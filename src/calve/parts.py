@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from types import ModuleType
 from typing import Final
 
@@ -16,6 +17,11 @@ _PROOF: Final = {
     "server": ("starlette", "uvicorn", "httptools", "websockets"),
     "spark": ("pyspark", "py4j"),
 }
+
+
+def has_part(part: str) -> bool:
+    """Whether an optional part is installed."""
+    return all(importlib.util.find_spec(package) is not None for package in _PROOF[part])
 
 
 def load_part(part: str, module: str) -> ModuleType:

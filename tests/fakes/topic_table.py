@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +16,9 @@ from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from calve.maintenance import coverage
+from calve.model import TableName
+from calve.settings import Settings
+from calve.state import open_state
 from calve.tables.catalog import LakeCatalog
 from calve.tables.data_files import new_operation_id, write_data_files
 from calve.tables.offsets import LogRange, commit_range, range_operation_id
@@ -23,6 +26,8 @@ from calve.tables.positions import committed_position
 from calve.tables.ranges import Ranges
 from calve.tables.schemas import arrow_schema
 from calve.tables.staging import Edit
+from calve.topics import TopicSpec
+from calve.topics.registry import TopicRegistry
 
 LOG = UUID(int=7)
 NOTHING = Ranges()
@@ -47,6 +52,12 @@ def make_topic_table(catalog: LakeCatalog, name: str = "t", **properties: str) -
             **given,
         },
     )
+
+
+def register_topic(settings: Settings, name: str = "t") -> None:
+    """Have the state know the table's topic, which has no rows in any log."""
+    with closing(open_state(settings)) as state:
+        TopicRegistry(state).create(TableName.parse(name), TopicSpec(schema={"id": "long"}))
 
 
 def topic_rows(offsets: Iterable[int | None], partition: int = 0) -> pa.Table:

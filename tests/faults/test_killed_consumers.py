@@ -107,7 +107,11 @@ def killed_rounds(directory: Path, rounds: int, seed: int) -> str:
     lines = [Line(w, int(t), int(f), int(n)) for w, t, f, n in map(str.split, written(journal))]
     check(lines, ROWS * rounds + 1)
     tokens = {line.token for line in lines}
-    return f"\n{rounds} kills, {len(tokens)} owners, {ROWS * rounds + 1} rows, none skipped"
+    acknowledged = sum(line.word == "done" for line in lines)
+    return (
+        f"\n{rounds} kills (seed {seed}), {len(tokens)} owners, {ROWS * rounds + 1} rows: none "
+        f"skipped; {acknowledged} acknowledgements, none behind a later owner's, progress never back"
+    )
 
 
 def written(journal: Path) -> list[str]:

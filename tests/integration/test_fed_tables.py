@@ -27,12 +27,13 @@ from tests.fakes.defects import begin_anew
 from tests.fakes.delete_files import delete_equal
 from tests.fakes.lying_catalog import lying
 from tests.fakes.oracle import rows as log_rows
-from tests.fakes.topic_table import feed, make_topic_table
+from tests.fakes.topic_table import feed, make_topic_table, register_topic
 
 
 @pytest.fixture
 def manager(lake: Lake) -> IcebergManager:
     make_topic_table(lake.catalog)
+    register_topic(lake.settings)
     feed(lake.catalog, range(100))
     feed(lake.catalog, range(100, 200))
     return lake.tables
@@ -283,7 +284,7 @@ def fed_from(log: Log, catalog: LakeCatalog) -> Stream:
 def test_a_replay_sets_the_committed_offset_back(lake: Lake, log: Log, tmp_path: Path) -> None:
     manager, catalog = lake.tables, lake.catalog
     stream = fed_from(log, catalog)
-    manager.delete_data("logged", "id = 5 or id = 70")
+    manager.delete_data("logged", "id = 5 or id = 70", flush=False)
     second = manager.list_snapshots("logged")[1].id
     manager.rollback("logged", second, replay=True, log=log.directory)
     table = catalog.load_table("logged")
@@ -425,7 +426,7 @@ def test_calves_own_columns_stay(manager: IcebergManager) -> None:
 def test_a_delete_of_every_other_row_is_recorded_in_number(lake: Lake) -> None:
     make_topic_table(lake.catalog, "many")
     feed(lake.catalog, range(10_000), name="many")
-    lake.tables.delete_data("many", "id % 2 = 1 and id > 2000")
+    lake.tables.delete_data("many", "id % 2 = 1 and id > 2000", flush=False)
     found = lake.tables.verify_topic("many")
     assert found.is_sound
     assert sum(each.count for each in found.partitions[0].removed) == 4_000

@@ -9,7 +9,7 @@ from calve.errors import InvalidRequest
 from calve.lake import Lake
 from calve.maintenance.verification import PartitionReport
 from calve.tables.removals import Removals
-from tests.fakes.topic_table import feed, make_topic_table
+from tests.fakes.topic_table import feed, make_topic_table, register_topic
 
 
 def report(lake: Lake) -> PartitionReport:
@@ -28,6 +28,7 @@ def gone(found: PartitionReport) -> str:
 
 def make(lake: Lake, **properties: str) -> None:
     make_topic_table(lake.catalog, **properties)
+    register_topic(lake.settings)
     for start in (0, 100, 200):
         feed(lake.catalog, range(start, start + 100))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -232,24 +234,78 @@ def test_a_table_that_was_set_back_behind_the_log_is_reported(site: TopicSite) -
         site.lake.sql("SELECT * FROM orders")
 
 
-def test_a_query_for_one_day_opens_the_files_of_that_day_alone(site: TopicSite) -> None:
+def test_a_query_for_one_day_of_a_year_opens_the_files_of_that_day_alone(site: TopicSite) -> None:
     site.create(schema={"id": "long", "came": "timestamptz"}, partition_by=["day(came)"])
     first = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    days = [{"id": n, "came": first + timedelta(days=n)} for n in range(30)]
+    days = [{"id": n, "came": first + timedelta(days=n)} for n in range(365)]
     site.intakes[0].submit(site.name, pa.RecordBatch.from_pylist(days)).wait()
     site.commit()
     site.intakes[0].submit(site.name, pa.RecordBatch.from_pylist(days)).wait()
     files = [task.file.file_path for task in site.table.scan().plan_files()]
-    assert len(files) == 30
+    assert len(files) == 365
+    day = "came >= '2026-01-05 00:00:00+00' AND came < '2026-01-06 00:00:00+00'"
+    (plan,) = asked(site, f"EXPLAIN ANALYZE SELECT id FROM orders WHERE {day}")
+    assert re.findall(r"Total Files Read: (\d+)", plan[-1]) == ["1"]
     for path in files:
         if "2026-01-05" not in path:
             Path(path.removeprefix("file://")).unlink()
-    day = "came >= '2026-01-05 00:00:00+00' AND came < '2026-01-06 00:00:00+00'"
     assert asked(site, f"SELECT id FROM orders WHERE {day}") == [(4,), (4,)]
     grouped = f"SELECT id, count(*) FROM orders WHERE {day} GROUP BY id HAVING count(*) > 1"
     assert asked(site, grouped) == [(4, 2)]
     with pytest.raises(CalveError):
         asked(site, "SELECT sum(id) FROM orders")
+
+
+def test_rows_of_the_log_are_filtered_before_they_meet_those_of_the_table(site: TopicSite) -> None:
+    site.append(50, price=1, note="x")
+    site.commit()
+    site.append(30, price=2, note="y")
+    (plan,) = asked(site, "EXPLAIN ANALYZE SELECT max(price) FROM orders WHERE id IN (40, 70)")
+    united, scanned = plan[-1].rpartition("UNION")[2], plan[-1].rpartition("ARROW_SCAN")[2]
+    assert re.findall(r"(\d+) rows", united)[0] == "2"
+    assert re.findall(r"(\d+) rows", scanned)[0] == "30"
+    assert "note" not in united, "a column that nobody asked for is not looked at"
+
+
+def test_topics_and_tables_are_joined_at_one_point_in_time(site: TopicSite) -> None:
+    site.append(3, city="oslo")
+    site.commit()
+    site.append(2, city="rome")
+    paid = pa.RecordBatch.from_pylist([{"order_id": n, "cents": 100} for n in (1, 4, 9)])
+    site.intakes[0].submit(TableName.parse("shop.money.payments"), paid).wait()
+    site.lake.tables.create_table("cities", {"city": "string", "country": "string"})
+    site.lake.tables.insert_data("cities", [{"city": "oslo", "country": "no"}])
+    rows = site.lake.sql(
+        "SELECT id, country, cents FROM orders JOIN shop.money.payments p ON id = p.order_id "
+        "LEFT JOIN cities USING (city) ORDER BY id"
+    )
+    assert [tuple(row.values()) for row in rows] == [(1, "no", 100), (4, None, 100)]
+    assert [(each.table, dict(each.durable)) for each in rows.as_of] == [
+        ("orders", {0: 5}),
+        ("shop.money.payments", {0: 3}),
+        ("cities", {}),
+    ]
+
+
+@pytest.mark.parametrize("mode", ["always", "periodic", "none"])
+def test_what_is_seen_follows_the_synced_end_of_the_log(
+    make_settings: MakeSettings, mode: str
+) -> None:
+    flags = {**FLAGS, "wal__sync_mode": mode, "wal__sync_interval_ms": 50}
+    count = "SELECT count(*) FROM orders"
+    with topic_site(make_settings(**flags)) as site:
+        site.create(schema={"id": "long"})
+        site.intakes[0].submit(site.name, pa.RecordBatch.from_pylist([{"id": 1}])).wait()
+        if mode == "always":
+            assert asked(site, count) == [(1,)]
+        elif mode == "periodic":
+            deadline = time.monotonic() + 10
+            while asked(site, count) != [(1,)]:
+                assert time.monotonic() < deadline
+        else:
+            assert asked(site, count) == [(0,)]
+            site.intakes[0].log.flush()
+            assert asked(site, count) == [(1,)]
 
 
 @pytest.mark.parametrize("answers", [40, pytest.param(10_000, marks=pytest.mark.torture)])

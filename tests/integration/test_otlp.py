@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -35,13 +36,17 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace import Status as SpanStatus
 
+from calve.errors import MissingPart
 from calve.ingest import Intake
 from calve.ingest.http.otlp import OtlpHttpServer
 from calve.ingest.otlp.grpc_server import MESSAGE_BYTES_MAX, THREADS, OtlpGrpcServer
+from calve.lake import Lake
 from calve.model import TableName
+from calve.parts import has_part
 from calve.topics import TopicChange
 from calve.wal import Kind
 from tests.conftest import MakeSettings
+from tests.services import PORTS
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 PROTOBUF = "application/x-protobuf"
@@ -194,7 +199,7 @@ def test_what_is_acknowledged_is_durable_and_its_topic_is_laid_out(door: Door) -
     name = TableName.parse("traces")
     assert door.intake.offsets(name).durable == 3
     topic = door.intake.topics.topic(name)
-    assert (topic.partition_by, topic.sort_by) == (("day(time)",), ("trace_id", "time"))
+    assert (topic.partition_by, topic.sort_by) == (("day(time)",), ("service_name", "time"))
 
 
 def test_a_header_names_the_dataset(door: Door) -> None:
@@ -403,3 +408,18 @@ def test_http_refuses_with_the_status_that_the_protocol_says(door: Door) -> None
     assert (full.status_code, full.headers["retry-after"]) == (429, "1")
     assert door.post(body).status_code == 200
     assert admission.held_bytes == 0
+
+
+def test_telemetry_without_its_part_is_one_clear_error(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert has_part("otlp")
+    monkeypatch.delitem(sys.modules, "calve.ingest.otlp.grpc_server")
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    assert not has_part("otlp")
+    settings = make_settings(**{f"ingest__{port}": 0 for port in PORTS})
+    with Lake(settings) as lake:
+        with pytest.raises(MissingPart, match="otlp"):
+            lake.serve(otlp=True)
+        with lake.serve() as serving:
+            assert serving.addresses.otlp_grpc is None

@@ -61,7 +61,7 @@ def compact(both: SparkSite) -> None:
 
 
 def delete_rows(both: SparkSite) -> None:
-    both.lake.tables.delete_data("t", "id = 100000")
+    both.lake.tables.delete_data("t", "id = 100000", flush=False)
     both.sql("INSERT INTO default.default.t (id, name) VALUES (-1, 'by hand')")
     both.sql("DELETE FROM default.default.t WHERE id = -1")
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pyarrow as pa
@@ -18,15 +19,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from calve.client import Client
-from calve.errors import CalveError, InvalidRequest, NotFound, Overloaded
+from calve.errors import CalveError, InvalidRequest, MissingPart, NotFound, Overloaded
 from calve.ingest.flight import FlightServer
 from calve.query.queries import Queries, Question
 from calve.query.stream import Stop
 from calve.query.turns import Turns
 from tests.commands import run_command
 from tests.conftest import MakeSettings
+from tests.fakes.delete_files import delete_equal
 from tests.fakes.small_pipeline import drain
 from tests.integration.serving import Serving, serving
+from tests.servers import tcp
 
 # Works for minutes, in little memory.
 LONG = "SELECT sum(a.i * b.i % 7) FROM range(1000000) a(i), range(1000000) b(i)"
@@ -162,24 +165,23 @@ def test_the_client_and_the_command_ask_the_service(
     assert f"through the service at {url}" in done.err
 
 
-@pytest.mark.parametrize("how", ["cancel", "go"])
-def test_a_query_that_is_ended_frees_its_turn_its_threads_and_its_memory(
-    service: Serving, how: str
+def test_a_table_that_only_spark_can_read_is_refused_with_the_way_to_read_it(
+    service: Serving, client: Client
 ) -> None:
-    patience = httpx.Client(base_url=service.url, timeout=0.5 if how == "go" else 30)
-    with patience as asking, ThreadPoolExecutor() as pool:
-        asked = pool.submit(asking.post, "/v1/query", json={"sql": LONG})
-        eventually(lambda: any(not each.is_waiting for each in service.intake.queries.list()))
-        if how == "cancel":
-            (running,) = service.client.get("/v1/queries").json()["queries"]
-            assert running["sql"] == LONG
-            service.client.delete(f"/v1/queries/{running['id']}").raise_for_status()
-            assert "was cancelled" in asked.result().text
-        else:
-            with pytest.raises(httpx.TimeoutException):
-                asked.result()
-    eventually(lambda: not service.intake.queries.list() and not threads())
-    assert ask(service, "SELECT 1 AS one").json() == [{"one": 1}]
+    (topic,) = service.intake.topics.list()
+    drain(service.intake, service.intake.catalog, topic.name)
+    table = service.intake.catalog.load_table(topic.name)
+    before = table.current_snapshot()
+    assert before is not None
+    delete_equal(table, "id", [1])
+    refused = ask(service, "SELECT count(*) AS orders FROM orders")
+    assert refused.status_code == 501
+    assert "only Spark can read this table: it has equality deletes" in refused.json()["detail"]
+    assert "`calve sql` without --server" in refused.json()["hint"]
+    with pytest.raises(MissingPart, match="only Spark can read"):
+        client.sql("SELECT count(*) FROM orders")
+    old = f"SELECT count(*) AS orders FROM orders AT (VERSION => {before.snapshot_id})"
+    assert ask(service, old).json() == [{"orders": 2}]
 
 
 def test_a_flight_client_that_goes_ends_its_query(service: Serving, client: Client) -> None:
@@ -195,6 +197,16 @@ def test_a_flight_client_that_goes_ends_its_query(service: Serving, client: Clie
         next(rows.batches())
         del rows
     eventually(lambda: not service.intake.queries.list())
+
+
+def test_a_service_far_away_is_reached(client: Client) -> None:
+    port = urlsplit(client._link.url).port
+    assert port is not None
+    with (
+        tcp.serve(port, connect_seconds=0.3) as far,
+        Client(f"grpc://127.0.0.1:{far.port}") as asking,
+    ):
+        assert list(asking.sql("SELECT count(*) AS orders FROM orders")) == [{"orders": 2}]
 
 
 def test_time_is_limited(make_settings: MakeSettings) -> None:

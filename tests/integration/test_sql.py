@@ -339,6 +339,27 @@ def test_a_statement_is_bounded_in_time_rows_and_memory(shop: Lake) -> None:
     assert len(sql(shop, "SELECT * FROM range(100)", rows_max=100, time_ms_max=60_000)) == 100
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT id, range(id) FROM users ORDER BY id",
+        "SELECT range(id), count(*) FROM users GROUP BY range(id) ORDER BY ALL",
+        "SELECT range(10, id, -2), generate_series(2000000, 2000002) FROM users WHERE id = 3",
+        "SELECT list_transform([1, 2], lambda n: repeat('ab', n + id)) FROM users ORDER BY id",
+        "SELECT range(DATE '2026-01-01', DATE '2026-03-01', INTERVAL 1 MONTH) AS m, range(NULL)",
+        "SELECT (SELECT sum(x) FROM unnest(range(u.id)) t(x)) AS s FROM users u ORDER BY ALL",
+        "SELECT repeat([id], 2), repeat(name, id), lpad(name, 3 + id::INT, '*') FROM users",
+        "SELECT repeat(repeat('a', 2), 3), rpad(name, 5, ' '), list_resize([id], 2) FROM users",
+        "SELECT max(x) FROM range(3000000) t(x)",
+    ],
+)
+def test_values_within_the_bounds_are_what_they_are_without(shop: Lake, text: str) -> None:
+    bounded = sql(shop, text, memory_bytes_max=1 << 30)
+    free = sql(shop, text)
+    assert bounded.columns == free.columns
+    assert sorted(map(str, bounded)) == sorted(map(str, free))
+
+
 def test_an_interrupt_ends_a_statement_at_once(shop: Lake) -> None:
     # Hours of work, which DuckDB would go on with.
     text = "SELECT sum(sin(a.range)) FROM range(10000000) a, range(10000000) b"

@@ -223,10 +223,12 @@ def test_rows_are_counted_for_whoever_looks_on(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell("calve table create users --from-data users.csv")
-    assert "a second" not in shell("calve table insert users --data users.csv").err
+    rows = b"id,name,age\n1,Ada,40\n2,Alan,41\n3,Edsger,42\n"
+    line = "calve table insert users --data - --format csv"
+    assert "a second" not in shell(line, stdin=rows).err
     monkeypatch.setattr("calve.cli.progress._REDRAW_SECONDS", 0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    said = shell("calve table insert users --data users.csv").err
+    said = shell(line, stdin=rows).err
     assert "\r3 rows, " in said
     assert said.rpartition("\r")[2].startswith("users: 3 rows inserted")
 

@@ -79,6 +79,7 @@ def test_setup_and_demo_work_a_second_time_with_the_network_refused() -> None:
     for verb in ("setup", "demo"):
         process = run_offline("make", verb)
         assert process.returncode == 0, process.stdout + process.stderr
+    assert re.search(r"SQL sees all 100,002 of them, \d+ ms later", process.stdout)
 
     assert stamp.stat().st_mtime_ns == made_at
 

@@ -284,7 +284,8 @@ def test_a_message_that_makes_no_sense_ends_the_socket_and_nothing_else(
     append(service, 1)
     with opened(service, max_size=None) as stream:
         event = heard(stream)
-        stream.send(message)
+        with suppress(ConnectionClosed):  # before all of it was sent
+            stream.send(message)
         last, found, _ = end_of(stream)
         assert found == code
         assert code < 4000 or (last is not None and last["data"]["hint"])

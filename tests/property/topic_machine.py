@@ -172,7 +172,7 @@ class TopicMachine(RuleBasedStateMachine):
         self.after_change(what)
 
     def delete(self, divisor: int) -> None:
-        self.site.lake.tables.delete_data("orders", f"id % {divisor} = 1")
+        self.site.lake.tables.delete_data("orders", f"id % {divisor} = 1", flush=False)
         for rows in self.model.table.rows.values():
             rows -= {offset for offset in rows if offset % divisor == 1}
         self.remember()

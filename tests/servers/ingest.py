@@ -48,6 +48,14 @@ class IngestProcess:
         found: int = psutil.Process(self._process.pid).memory_info().rss
         return found
 
+    @property
+    def anonymous_bytes(self) -> int:
+        """The same without pages of files, which the kernel counts to whoever has read them."""
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        (line,) = (line for line in status.splitlines() if line.startswith("RssAnon:"))
+        return int(line.split()[1]) << 10
+
     def kill(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)

@@ -15,6 +15,7 @@ from tests.servers.postgres import Postgres
 
 class Restartable:
     def __init__(self, kind: str) -> None:
+        self.kind = kind
         self.port = process.free_port()
         self._kept = process.new_directory(f"kept-{kind}")
         self._serve: Callable[..., AbstractContextManager[Postgres | Etcd]] = (

@@ -17,8 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from calve.errors import InvalidRequest
+from calve.lake import Lake
 from calve.query.formats import FORMATS, write_rows
 from calve.query.rows import Rows
+from calve.settings import load_settings
 
 KEY = uuid.UUID(int=5)
 SCHEMA = pa.schema(
@@ -156,6 +158,35 @@ def test_an_answer_larger_than_memory_is_written(tmp_path: Path, kind: str) -> N
     with (tmp_path / "out").open("wb") as out:
         write_rows(answer, out, kind)
     assert most < 8_000_000, "12 MB went through"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "sql.md"
+
+
+def documented() -> list[list[str]]:
+    """The cells of the page's table of types, from the second on."""
+    table = PAGE.read_text().partition("| type | in SQL |")[2].partition("\n\n")[0]
+    rows = table.splitlines()[2:]
+    return [[cell.strip().strip("`") for cell in row.split("|")[2:-1]] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def empty_lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    flags = {"data": str(tmp_path_factory.mktemp("lake"))}
+    with Lake(load_settings(flags=flags, environ={}).settings) as lake:
+        yield lake
+
+
+@pytest.mark.parametrize("cells", documented(), ids=lambda cells: cells[0])
+def test_the_page_shows_values_as_they_are_written(empty_lake: Lake, cells: list[str]) -> None:
+    answer = empty_lake.sql(f"SELECT {cells[0]} AS x")
+    found = [
+        written(answer, "ndjson").decode().strip().removeprefix('{"x":').removesuffix("}"),
+        written(answer, "csv").decode().splitlines()[1],
+        written(answer, "table").decode().splitlines()[2],
+        str(answer.schema.field("x").type),
+    ]
+    assert found == cells[1:]
 
 
 def test_an_unknown_format_is_named() -> None:

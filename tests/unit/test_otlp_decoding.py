@@ -17,15 +17,34 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from calve.errors import InvalidRequest
 from calve.ingest.dead_letters.again import ReadAgain
 from calve.ingest.formats import KnownTypes
-from calve.ingest.otlp.decoding import Decoded, decode, memory_estimate, read_message
+from calve.ingest.otlp.decoding import Decoded, decode, read_message
 from calve.ingest.otlp.messages import LEVELS, REQUESTS
 from calve.ingest.otlp.tables import TABLES
+from calve.ingest.otlp.weight import weight
 from tests.telemetry import CHOICES, NOW, Filler, a_request
 
 ROOT = Path(__file__).parents[2]
 SIGNALS = tuple(REQUESTS)
 AnyValue: Any = common_pb2.AnyValue
 KeyValue: Any = common_pb2.KeyValue
+
+
+# Where a request holds lists of what may be empty.
+LISTS = [
+    ("traces", "attributes"),
+    ("traces", "events"),
+    ("traces", "links"),
+    ("traces", "events", "attributes"),
+    ("traces", "links", "attributes"),
+    ("logs", "attributes"),
+    ("metrics", "metadata"),
+    ("metrics", "gauge", "data_points"),
+    ("metrics", "sum", "data_points", "exemplars"),
+    ("metrics", "sum", "data_points", "exemplars", "filtered_attributes"),
+    ("metrics", "histogram", "data_points", "bucket_counts"),
+    ("metrics", "exponential_histogram", "data_points", "negative", "bucket_counts"),
+    ("metrics", "summary", "data_points", "quantile_values"),
+]
 
 
 def decoded(signal: str, body: bytes) -> list[Decoded]:
@@ -109,6 +128,7 @@ def test_a_value_of_every_kind_keeps_its_kind() -> None:
     }
     for key, value in values.items():
         records[0].attributes.add(key=key, value=value)
+    records[0].attributes.add(key="no value")
     (row,) = rows_of(decoded("logs", request.SerializeToString()))
     assert dict(row["attributes"]) == {
         "string": "1",
@@ -125,6 +145,7 @@ def test_a_value_of_every_kind_keeps_its_kind() -> None:
         "map": '{"ä":true}',
         "bytes in a list": '{"values": [{"bytesValue": "eA=="}]}',
         "twice in a map": '{"values": [{"key": "k"}, {"key": "k", "value": {"intValue": "2"}}]}',
+        "no value": None,
     }
     assert dict(row["attribute_types"]) == {
         "int": "int",
@@ -139,6 +160,7 @@ def test_a_value_of_every_kind_keeps_its_kind() -> None:
         "map": "map",
         "bytes in a list": "otlp_json",
         "twice in a map": "otlp_json",
+        "no value": "empty",
     }
 
 
@@ -231,16 +253,20 @@ def test_a_text_that_is_not_utf8_rejects_its_record_alone(signal: str) -> None:
         mark = {"string_value": f"mark{number}"}
         owner = record.gauge.data_points[0] if signal == "metrics" else record
         owner.attributes.add(key="k", value=mark)
+        owner.attributes.add(key="n", value={"int_value": number})
     body = request.SerializeToString().replace(b"mark1", b"mar\xff1")
     (part,) = decoded(signal, body)
     assert part.rows is not None
-    assert [dict(row["attributes"])["k"] for row in part.rows.to_pylist()] == ["mark0", "mark2"]
+    assert [dict(row["attributes"]) for row in part.rows.to_pylist()] == [
+        {"k": "mark0", "n": "0"},
+        {"k": "mark2", "n": "2"},
+    ]
     (rejected,) = part.rejected
     assert rejected.reason == "a text is not UTF-8"
     assert REQUESTS[signal].DESCRIPTOR.full_name in rejected.content_type
     mended = rejected.original.replace(b"mar\xff1", b"mark1")
     (again,) = rows_of(decoded(signal, mended))
-    assert again["attributes"] == [("k", "mark1")]
+    assert again["attributes"] == [("k", "mark1"), ("n", "1")]
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
@@ -317,16 +343,26 @@ def test_many_attributes_and_long_bodies_are_kept() -> None:
 
 def test_values_inside_each_other_are_bounded() -> None:
     def nested(depth: int) -> bytes:
-        request, logs = a_request("logs")
-        value = AnyValue(string_value="deep")
+        value = AnyValue(string_value="deep").SerializeToString()
         for _ in range(depth):
-            value = AnyValue(array_value={"values": [value]})
-        logs[0].body.ParseFromString(value.SerializeToString())
-        body: bytes = request.SerializeToString()
-        return body
+            value = delimited(5, delimited(1, value))
+        record = delimited(5, value)
+        return delimited(1, delimited(2, delimited(2, record)))
 
     (row,) = rows_of(decoded("logs", nested(20)))
     assert row["body"] == "[" * 20 + '"deep"' + "]" * 20
+    (part,) = decoded("logs", nested(5_000))
+    assert part.rows is None
+    assert "cannot be read" in part.rejected[0].reason
+
+
+def delimited(field: int, content: bytes) -> bytes:
+    """A field of protobuf that holds bytes."""
+    size, digits = len(content), bytearray()
+    while size > 127:
+        digits.append(size & 127 | 128)
+        size >>= 7
+    return bytes([field << 3 | 2, *digits, size]) + content
 
 
 def test_rejected_records_take_a_bounded_part_of_memory() -> None:
@@ -348,7 +384,25 @@ def test_empty_records_are_counted_for_what_they_become() -> None:
         logs.add()
     body = request.SerializeToString()
     assert len(body) < 3_000
-    assert memory_estimate("logs", read_message("logs", body)) > 500_000
+    assert weight("logs", read_message("logs", body), len(body)) > 500_000
+
+
+@pytest.mark.parametrize("path", LISTS, ids=".".join)
+def test_many_empty_entries_are_counted_for_what_they_become(path: tuple[str, ...]) -> None:
+    signal, *names = path
+    request, records = a_request(signal)
+    owner: Any = records[0]
+    for name in names[:-1]:
+        owner = getattr(owner, name)
+        owner = owner.add() if hasattr(owner, "add") else owner
+    entries = getattr(owner, names[-1])
+    if hasattr(entries, "add"):
+        for _ in range(40_000):
+            entries.add()
+    else:
+        entries.extend([0] * 40_000)
+    message = read_message(signal, request.SerializeToString())
+    assert weight(signal, message, 2 << 20) > 128 * 40_000
 
 
 @pytest.mark.parametrize("signal", SIGNALS)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from calve.grid import Grid, ShownAsGrids
+
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Change(ShownAsGrids):
     """One operation and its effect. None stands for a count that the engine does not tell.
 
     `snapshot_id` is None when nothing had to change, so that there is no new snapshot.
@@ -35,6 +37,12 @@ class Change:
         where = f"snapshot {self.snapshot_id}"
         where += "" if self.branch == "main" else f" of branch {self.branch}"
         return f"{self.table}: {', '.join(said) or 'changed'} ({where})"
+
+    def grids(self) -> list[Grid]:
+        counts = (self.inserted_rows, self.updated_rows, self.deleted_rows)
+        columns = ("TABLE", "OPERATION", "BRANCH", "SNAPSHOT", "INSERTED", "UPDATED", "DELETED")
+        cells = (self.table, self.operation, self.branch, self.snapshot_id)
+        return [Grid(columns, [(*cells, *(None if n is None else f"{n:,}" for n in counts))])]
 
     def to_dict(self) -> dict[str, Any]:
         """The change as JSON knows it."""

@@ -27,18 +27,19 @@ def insert_rows(  # noqa: PLR0913
     format: str | None = None,  # noqa: A002
     branch: str | None = None,
     progress: Progress | None = None,
+    progress_bytes: Progress | None = None,
     force: bool = False,
 ) -> Change:
     """Add all rows of `data` in one snapshot, or none.
 
-    `data` is whatever `open_input` takes. `progress` is told the number of rows read so far. Into
-    a table that a topic feeds only with `force`.
+    `data` is whatever `open_input` takes. `progress` is told the number of rows read so far,
+    `progress_bytes` that of a file's bytes. Into a table that a topic feeds only with `force`.
     """
     table = catalog.load_table(name)
     refuse_rows(table, force=force)
     commit = TableCommit(table, branch=branch)
     operation_id = new_operation_id("insert")
-    rows = unnumbered(open_input(data, schema=table.schema(), format=format))
+    rows = unnumbered(open_input(data, schema=table.schema(), format=format, tell=progress_bytes))
     files = write_data_files(
         table, _counted(rows, progress) if progress else rows, operation_id=operation_id
     )

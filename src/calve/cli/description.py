@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from calve.cli.options import Call
-from calve.cli.output import print_json, print_table
+from calve.cli.output import print_grid, print_json
 
 if TYPE_CHECKING:
     from calve.tables.describe import TableDescription
@@ -18,19 +18,9 @@ def print_description(call: Call, description: TableDescription) -> None:
     print_columns(call, description)
     if call.as_json:
         return
-    click.echo()
-    shown = {
-        "location": description.location,
-        "partitioned by": ", ".join(description.partitioned_by) or None,
-        "sorted by": ", ".join(description.sorted_by) or None,
-        "snapshot": description.snapshot_id,
-        "at": description.snapshot_at
-        and description.snapshot_at.isoformat(timespec="milliseconds"),
-        "rows": description.rows,
-        "data files": description.files,
-        "format": f"v{description.format_version}",
-    }
-    print_table(("ABOUT", str(description.name)), list(shown.items()))
+    for grid in description.grids()[1:]:
+        click.echo()
+        print_grid(grid)
 
 
 def print_columns(call: Call, description: TableDescription) -> None:
@@ -38,7 +28,4 @@ def print_columns(call: Call, description: TableDescription) -> None:
     if call.as_json:
         print_json(description)
         return
-    print_table(
-        ("COLUMN", "TYPE", "REQUIRED", "DOC"),
-        [(c.name, c.type, "yes" if c.required else "no", c.doc) for c in description.columns],
-    )
+    print_grid(description.column_grid())

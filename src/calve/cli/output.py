@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import click
 import msgspec
 
+from calve.grid import Grid
+
 
 def print_json(value: object) -> None:
     encoded = msgspec.json.encode(value, enc_hook=str)
@@ -20,11 +22,12 @@ def print_json_line(value: object) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Columns as wide as they need to be, the last one free to run on."""
-    cells = [list(columns), *([_text(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    for row in cells:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo(line.rstrip())
+    print_grid(Grid(columns, rows))
+
+
+def print_grid(grid: Grid) -> None:
+    for line in grid.lines():
+        click.echo(line)
 
 
 def say(text: str) -> None:
@@ -34,7 +37,3 @@ def say(text: str) -> None:
 
 def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _text(cell: object) -> str:
-    return "-" if cell is None else str(cell)

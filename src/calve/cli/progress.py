@@ -6,11 +6,61 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import click
 
 _REDRAW_SECONDS: Final = 0.2
+_BAR_STEPS: Final = 200
+
+Tell: TypeAlias = Callable[[int], None]
+
+
+class Told(NamedTuple):
+    """What wants to be told how many rows, and how many bytes of their file, have been read."""
+
+    rows: Tell | None = None
+    bytes: Tell | None = None
+
+
+@contextmanager
+def reading_rows(source: str) -> Iterator[Told]:
+    """Shows how much of a file has been read; of what has no size, the number of rows so far."""
+    path = Path(source)
+    if not sys.stderr.isatty():
+        yield Told()
+    elif path.is_file() and (size := path.stat().st_size):
+        with _bar(size) as told:
+            yield told
+    else:
+        with counted_rows() as show:
+            yield Told(rows=show)
+
+
+@contextmanager
+def _bar(size: int) -> Iterator[Told]:
+    rows = reached = 0
+    made: Any = click.progressbar(
+        length=size,
+        file=sys.stderr,
+        item_show_func=lambda _: f"{rows:,} rows",
+        update_min_steps=max(1, size // _BAR_STEPS),
+    )
+    with made as bar:
+
+        def tell_rows(count: int) -> None:
+            nonlocal rows
+            rows = count
+
+        def tell_bytes(count: int) -> None:
+            nonlocal reached
+            bar.update(max(0, count - reached))
+            reached = max(reached, count)
+
+        yield Told(tell_rows, tell_bytes)
+        tell_bytes(size)
+        bar.render_progress()
 
 
 @contextmanager

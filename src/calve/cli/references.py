@@ -9,9 +9,9 @@ import click
 
 from calve.cli.opened import confirm, destroying, opened
 from calve.cli.options import Call, common_options
-from calve.cli.output import print_json, print_table, say
+from calve.cli.output import print_grid, print_json, say
 from calve.manager import IcebergManager
-from calve.tables.references import Reference
+from calve.tables.references import Reference, References
 
 
 class _Kind(NamedTuple):
@@ -24,7 +24,7 @@ class _Kind(NamedTuple):
     where: str
     stays: str
     create: Callable[..., Reference]
-    list_all: Callable[..., list[Reference]]
+    list_all: Callable[..., References]
     delete: Callable[..., Reference]
 
 
@@ -79,7 +79,8 @@ def _list(kind: _Kind) -> click.Command:
         if call.as_json:
             print_json(found)
         elif found:
-            print_table(("NAME", "SNAPSHOT"), [(each.name, each.snapshot_id) for each in found])
+            for grid in found.grids():
+                print_grid(grid)
         else:
             say(f"the table has no {kind.noun} yet")
 

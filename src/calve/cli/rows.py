@@ -12,7 +12,7 @@ from calve.changes import Change, Expression
 from calve.cli.opened import opened
 from calve.cli.options import Call, common_options, row_options
 from calve.cli.output import print_json, say
-from calve.cli.progress import counted_rows
+from calve.cli.progress import reading_rows
 from calve.manager import Engine
 
 # A name in quotes may hold anything, also an equals sign.
@@ -26,6 +26,12 @@ _ENGINE = click.option(
 )
 _FORCE = click.option(
     "--force", is_flag=True, help="Also into a table that a topic feeds: the rows have no offset."
+)
+_FLUSH = click.option(
+    "--no-flush",
+    is_flag=True,
+    help="Leave out rows of the table's topic that are still in the log, instead of having them "
+    "come to the table first.",
 )
 _FORMAT = click.option(
     "--format",
@@ -53,9 +59,15 @@ def insert(
     Example: gunzip -c users.json.gz | calve table insert users --data - --format ndjson
     """
     _refuse_directory(rows)
-    with opened(call) as manager, counted_rows() as progress:
+    with opened(call) as manager, reading_rows(rows) as shown:
         change = manager.insert_data(
-            table, rows, format=input_format, branch=branch, progress=progress, force=force
+            table,
+            rows,
+            format=input_format,
+            branch=branch,
+            progress=shown.rows,
+            progress_bytes=shown.bytes,
+            force=force,
         )
     _print(call, change)
 
@@ -108,6 +120,7 @@ def upsert(
 @click.option("--all", "everything", is_flag=True, help="All rows.")
 @_BRANCH
 @_ENGINE
+@_FLUSH
 @common_options
 def update(
     call: Call,
@@ -118,8 +131,11 @@ def update(
     everything: bool,
     branch: str | None,
     engine: Engine,
+    no_flush: bool,
 ) -> None:
     """Change rows. Those that have the values already are left alone.
+
+    Of a table that a topic feeds, rows that are still in the log come to the table first.
 
     \b
     Example: calve table update users --assign "age = age + 1" --where "name = 'Ada'"
@@ -128,7 +144,9 @@ def update(
         raise click.UsageError("say which rows: --where CONDITION, or --all")
     updates = _assignments(assigned)
     with opened(call) as manager:
-        change = manager.update_data(table, updates, where, branch=branch, engine=engine)
+        change = manager.update_data(
+            table, updates, where, branch=branch, engine=engine, flush=not no_flush
+        )
     _print(call, change)
 
 
@@ -140,13 +158,22 @@ def update(
 @click.option("--dry-run", is_flag=True, help="Say how many rows it would be, and do nothing.")
 @_BRANCH
 @_ENGINE
+@_FLUSH
 @common_options
 def delete(
-    call: Call, table: str, *, where: str, dry_run: bool, branch: str | None, engine: Engine
+    call: Call,
+    table: str,
+    *,
+    where: str,
+    dry_run: bool,
+    branch: str | None,
+    engine: Engine,
+    no_flush: bool,
 ) -> None:
     """Delete the rows that `query` shows for the same condition.
 
-    Earlier snapshots keep them until they expire.
+    Earlier snapshots keep them until they expire. Of a table that a topic feeds, rows that are
+    still in the log come to the table first; a dry run does not count them.
 
     \b
     Example: calve table delete users --where "age < 18"
@@ -159,7 +186,7 @@ def delete(
             else:
                 say(f"{count:,} rows would be deleted")
             return
-        change = manager.delete_data(table, where, branch=branch, engine=engine)
+        change = manager.delete_data(table, where, branch=branch, engine=engine, flush=not no_flush)
     _print(call, change)
 
 

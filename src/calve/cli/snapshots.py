@@ -9,9 +9,8 @@ import click
 
 from calve.cli.opened import confirm, destroying, opened
 from calve.cli.options import Call, common_options
-from calve.cli.output import print_json, print_table, say
+from calve.cli.output import print_grid, print_json, say
 from calve.cli.removal import print_removal
-from calve.tables.snapshots import Snapshot
 
 
 @click.command("list-snapshots")
@@ -28,10 +27,8 @@ def list_all(call: Call, table: str) -> None:
     if call.as_json:
         print_json(found)
     elif found:
-        print_table(
-            ("SNAPSHOT", "AT (UTC)", "OPERATION", "ADDED", "DELETED", "ROWS", "NAMES"),
-            [_cells(each) for each in found],
-        )
+        for grid in found.grids():
+            print_grid(grid)
     else:
         say("the table has no snapshot yet")
 
@@ -129,12 +126,9 @@ def changes(call: Call, table: str, start: int, end: int | None) -> None:
     if call.as_json:
         print_json(plan)
         return
-    listed = [("added", each) for each in plan.added] + [("deleted", e) for e in plan.deleted]
-    if listed:
-        print_table(
-            ("CHANGE", "ROWS", "BYTES", "FILE"),
-            [(what, f"{f.rows:,}", f"{f.bytes:,}", f.path) for what, f in listed],
-        )
+    if plan.added or plan.deleted:
+        for grid in plan.grids():
+            print_grid(grid)
     else:
         say("no file came or went")
 
@@ -160,16 +154,3 @@ def remove_orphans(call: Call, table: str, *, days: float, dry_run: bool, yes: b
             confirm(f"Delete what belongs to nothing in the directory of {table}?", yes=yes)
         removal = manager.remove_orphans(table, older_than_days=days, dry_run=dry_run)
     print_removal(call, removal)
-
-
-def _cells(snapshot: Snapshot) -> tuple[object, ...]:
-    names = [name if name != "main" else "main (current)" for name in snapshot.refs]
-    return (
-        snapshot.id,
-        f"{snapshot.timestamp:%Y-%m-%d %H:%M:%S.%f}"[:-3],
-        snapshot.operation,
-        f"{snapshot.added_rows:,}",
-        f"{snapshot.deleted_rows:,}",
-        None if snapshot.total_rows is None else f"{snapshot.total_rows:,}",
-        ", ".join(names) or None,
-    )

@@ -217,7 +217,14 @@ class Client:
         self._require_open()
         return ClientSubscriptions(self._link.act)
 
-    def sql(self, text: str, parameters: Parameters | None = None, *, fresh: bool = True) -> Rows:
+    def sql(
+        self,
+        text: str,
+        parameters: Parameters | None = None,
+        *,
+        fresh: bool = True,
+        tenant: str | None = None,
+    ) -> Rows:
         """The same as `lake.sql`, through the service and within its limits.
 
         Rows come as they are read, once; `to_arrow()` and what looks at all of them keeps them.
@@ -225,7 +232,7 @@ class Client:
         from calve.client.query import ask
 
         self._require_open()
-        return ask(self._link, text, parameters, fresh=fresh)
+        return ask(self._link, text, parameters, fresh=fresh, tenant=tenant)
 
     def status(self) -> dict[str, Any]:
         """How the service is doing: its log, its topics, the pipeline."""

@@ -9,11 +9,13 @@ from urllib.parse import urlsplit
 import msgspec
 import pyarrow as pa
 
+from calve.client.interrupts import interruptibly
 from calve.errors import InvalidRequest, NotFound
 from calve.protocol.flight_errors import Translating
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future
 
     from calve.model import TableName
 
@@ -23,7 +25,8 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # The time that connecting may take, over a slow line too; not one that is waited.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 _SYSTEM_PREFIX: Final = "_calve_"
@@ -92,9 +95,12 @@ class Link:
 
         with self.translating():
             ticket = flight.Ticket(msgspec.json.encode(ticket))
-            reader = self._connected().do_get(ticket, options=self._options())
-            _ = reader.schema
-            return reader
+            client, options = self._connected(), self._options()
+            # It returns when the first answer is there, or is left alone until then.
+            return interruptibly(
+                lambda: client.do_get(ticket, options=options),
+                lambda late: late.add_done_callback(_cancel),
+            )
 
     def act(self, name: str, body: object, timeout_seconds: float | None = 30.0) -> Any:
         from pyarrow import flight
@@ -119,6 +125,11 @@ class Link:
 
     def translating(self) -> Translating:
         return Translating(self.url)
+
+
+def _cancel(opened: Future[Any]) -> None:
+    if opened.exception() is None:
+        opened.result().cancel()
 
 
 def _checked(url: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from calve.client.interrupts import interruptibly
 from calve.errors import InvalidRequest
 from calve.protocol.flight_errors import Translating
 from calve.protocol.queries import FACTS, AnswerFacts, QueryTicket
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from calve.client.link import Link
 
 
-def ask(link: Link, sql: str, parameters: Parameters | None, *, fresh: bool) -> Rows:
+def ask(
+    link: Link, sql: str, parameters: Parameters | None, *, fresh: bool, tenant: str | None
+) -> Rows:
     """The rows of an answer, which come as they are read: once, unless all are asked for."""
     values: Any = None if parameters is None else checked_parameters(parameters)
-    reader = link.stream(QueryTicket(sql=sql, parameters=values, fresh=fresh))
+    reader = link.stream(QueryTicket(sql=sql, parameters=values, fresh=fresh, tenant=tenant))
     schema: pa.Schema = reader.schema
     metadata = schema.metadata or {}
     facts = msgspec.json.decode(metadata.get(FACTS, b'{"id":"","as_of":[]}'), type=AnswerFacts)
@@ -46,9 +49,14 @@ def ask(link: Link, sql: str, parameters: Parameters | None, *, fresh: bool) -> 
 
 def _taken(reader: Any, url: str) -> Iterator[pa.RecordBatch]:
     schema: pa.Schema = reader.schema.remove_metadata()
+
+    def cancel(_: object) -> None:
+        reader.cancel()
+
     try:
         with Translating(url):
-            for chunk in reader:
+            chunks = iter(reader)
+            while (chunk := interruptibly(lambda: next(chunks, None), cancel)) is not None:
                 yield chunk.data.cast(schema)
     finally:
         reader.cancel()

@@ -18,13 +18,13 @@ from calve.errors import CalveError, Fenced, Unavailable, UnknownOutcome
 from calve.ingest.admission import Admission
 from calve.ingest.attached import Attached, Attachments
 from calve.ingest.creation import TopicCreation
-from calve.ingest.flushing import Awaited, behind, ends_elsewhere, not_flushed
 from calve.ingest.keeper import Keeper
 from calve.ingest.kept_log import KeptLog
 from calve.ingest.prepare import bytes_of, parts_of, prepare
 from calve.ingest.readers import ReaderPool
 from calve.ingest.refusals import as_refusal, refusing
 from calve.protocol import LogEnds
+from calve.sources.flushing import Awaited, behind, ends_elsewhere, not_flushed
 from calve.state import open_state
 from calve.topics.control import PipelineControl
 from calve.topics.registry import TopicRegistry
@@ -148,7 +148,9 @@ class Intake:
                 # Whoever only takes rows in need not load what reads tables.
                 from calve.subscriptions.served import ServedSubscriptions
 
-                self._subscriptions = ServedSubscriptions(self.settings, lambda: self.catalog)
+                self._subscriptions = ServedSubscriptions(
+                    self.settings, lambda: self.catalog, bells=self._kept.bells
+                )
             return self._subscriptions
 
     @property
@@ -341,17 +343,14 @@ class Intake:
         awaited = self.request_flush(name)
         deadline = self._clock.monotonic() + timeout_seconds
         pause = _POLL_SECONDS_MIN
-        while not self.is_flushed(awaited):
+        while late := behind(self._state, awaited):
             remaining = deadline - self._clock.monotonic()
             if remaining <= 0:
-                raise not_flushed(self._state, awaited, timeout_seconds)
+                raise not_flushed(self._state, awaited, late, timeout_seconds)
             if self._is_ending.wait(min(pause, remaining)):
                 raise _closed()
             pause = min(2 * pause, _POLL_SECONDS_MAX)
         return self.offsets(name)
-
-    def is_flushed(self, awaited: Awaited) -> bool:
-        return not behind(self._state, awaited)
 
     def sync(self) -> None:
         """Return when whatever was submitted is on the disk, whatever the log's mode of syncing."""

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from calve.errors import CalveError
+from calve.errors import CalveError, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from calve.ingest.attached import Attachments
     from calve.ingest.kept_log import KeptLog
-    from calve.state import State
+    from calve.state import CommittedOffset, State
 
 _log: Final = logging.getLogger(__name__)
 REFRESH_SECONDS: Final = 1.0
@@ -30,7 +30,9 @@ class Keeper:
         self._state = state
         self._attachments = attachments
         self._partition = partition
-        log.ask_committed(self._committed)
+        self._keeping = threading.RLock()
+        self._kept: dict[UUID, int] | None = None  # while nobody can set them back
+        log.ask_committed(self._asked)
         self._is_ending = threading.Event()
         self._has_new_log = False  # opened again, and its topics are not looked at yet
         self._failed: str | None = None  # what went wrong last, to say it once
@@ -63,19 +65,51 @@ class Keeper:
             _log.warning("the log cannot be looked after for now: %s", error.message)
 
     def trim(self) -> int:
-        """Let go of what is in the tables; how many segments went."""
-        return self._wal.current.trim()
+        """Let go of what is in the tables; how many segments went.
+
+        The state is asked while rows are taken in, and only if something is old enough to go: once
+        to see whether it may, and once more, so that nothing is set back, if it may.
+        """
+        log = self._wal.current
+        if not log.is_trim_due():
+            return 0
+        if not log.is_trim_due(self._by_stream(self._state.all_committed(self._partition))):
+            return 0
+        with self._keeping, self._kept_offsets() as committed:
+            return log.trim(committed)
 
     @contextmanager
-    def _committed(self) -> Iterator[dict[UUID, int]]:
+    def _asked(self) -> Iterator[dict[UUID, int]]:
+        """For a log that is full, and takes nothing in until it knows what may go."""
+        # Not waited for: whoever keeps them waits for the log.
+        if not self._keeping.acquire(blocking=False):
+            raise Unavailable("the log is being trimmed", hint="there is room in a moment")
+        try:
+            if self._kept is not None:
+                yield self._kept
+            else:
+                with self._kept_offsets() as committed:
+                    yield committed
+        finally:
+            self._keeping.release()
+
+    @contextmanager
+    def _kept_offsets(self) -> Iterator[dict[UUID, int]]:
         """The offsets that tables have, by stream; none is set back before the block ends."""
         with self._state.keeping_committed(self._partition) as known:
-            offsets = ((each, known.get(each.topic.id)) for each in self._attachments.all())
-            yield {
-                attached.stream.id: found.offset
-                for attached, found in offsets
-                if found is not None and found.log_id == self._wal.current.log_id
-            }
+            self._kept = self._by_stream(known)
+            try:
+                yield self._kept
+            finally:
+                self._kept = None
+
+    def _by_stream(self, known: Mapping[UUID, CommittedOffset]) -> dict[UUID, int]:
+        offsets = ((each, known.get(each.topic.id)) for each in self._attachments.all())
+        return {
+            attached.stream.id: found.offset
+            for attached, found in offsets
+            if found is not None and found.log_id == self._wal.current.log_id
+        }
 
     def save_counts(self) -> None:
         taken = {each.topic.id: each.meter.take() for each in self._attachments.all()}

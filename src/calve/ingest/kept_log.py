@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from calve.errors import CalveError, Fenced
 from calve.wal import Log
+from calve.wal.bells import Bells
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,11 @@ class KeptLog:
         self, path: Path, options: LogOptions, *, clock: Clock, files: Files | None = None
     ) -> None:
         def opened(expected: UUID | None) -> Log:
-            return Log(path, options, expected=expected, clock=clock, files=files)
+            log = Log(path, options, expected=expected, clock=clock, files=files)
+            log.ring(self.bells)
+            return log
+
+        self.bells: Final = Bells()
 
         self._opened: Callable[[UUID | None], Log] = opened
         self._clock = clock

@@ -13,11 +13,15 @@ FACTS: Final = b"calve.answer"
 
 
 class QueryOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One SELECT. `parameters` are values for `?` and `$1` in order, or for `$name` by name."""
+    """One SELECT. `parameters` are values for `?` and `$1` in order, or for `$name` by name.
+
+    With `tenant` there are no tables but those of the tenant.
+    """
 
     sql: Annotated[str, Meta(min_length=1)]
     parameters: list[Any] | dict[str, Any] | None = None
     fresh: bool = True
+    tenant: str | None = None
 
 
 class QueryTicket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,6 +31,7 @@ class QueryTicket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sql: str
     parameters: list[Any] | dict[str, Any] | None = None
     fresh: bool = True
+    tenant: str | None = None
 
 
 class AsOfView(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,6 +87,9 @@ class _Running:
             if self._is_gone is not None and self._is_gone():
                 self.stop.end(Unavailable("whoever asked has gone"))
 
+    def is_of(self, tenant: str | None) -> bool:
+        return tenant in {None, self.question.tenant}
+
     def status(self) -> QueryStatus:
         asked = self.question
         return QueryStatus(self.id, asked.sql, asked.client, self.asked_at, not self.has_turn)
@@ -187,16 +190,16 @@ class Queries:
             running.watch(None)
         return answer
 
-    def list(self) -> list[QueryStatus]:
-        """Those that are under way."""
+    def list(self, tenant: str | None = None) -> list[QueryStatus]:
+        """Those that are under way; of a tenant, its own."""
         with self._lock:
-            return [each.status() for each in self._open.values()]
+            return [each.status() for each in self._open.values() if each.is_of(tenant)]
 
-    def cancel(self, query_id: str) -> QueryStatus:
-        """End a query; whoever asked it is told so."""
+    def cancel(self, query_id: str, tenant: str | None = None) -> QueryStatus:
+        """End a query, of a tenant one of its own; whoever asked it is told so."""
         with self._lock:
             found = self._open.get(query_id)
-        if found is None:
+        if found is None or not found.is_of(tenant):
             raise NotFound(f"no query {query_id!r} is under way", hint="it may have ended")
         found.stop.end(InvalidRequest("the query was cancelled", hint="ask again if need be"))
         return found.status()

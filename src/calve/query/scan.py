@@ -228,8 +228,8 @@ def require_spark(
     if spark is None:
         raise MissingPart(
             f"only Spark can read this table: {choice.reason}",
-            hint="install the part with `pip install 'calve[spark]'` and open the lake with it, "
-            "or compact the table where it is written",
+            hint="ask where Spark is: `lake.sql` in a program, or `calve sql` without --server; or "
+            "have Spark rewrite its files: `rewrite_data_files` with remove-dangling-deletes",
         )
     return spark
 

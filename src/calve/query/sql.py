@@ -64,7 +64,11 @@ def run_sql(  # noqa: PLR0913
     it from another thread.
     """
     values = None if parameters is None else checked_parameters(parameters)
-    statement = parse_statement(text, has_values=values is not None)
+    statement = parse_statement(
+        text,
+        has_values=values is not None,
+        is_bounded=limits.memory_bytes_max is not None,
+    )
     known = _Known(catalog, tails, tenant)
     if statement.lists_tables:
         return _table_names(known)

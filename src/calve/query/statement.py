@@ -14,17 +14,17 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import duckdb
 
 from calve.errors import InvalidRequest
 from calve.model import TableName
 from calve.query.engine import connect_confined, literal
+from calve.query.sizes import bound_sizes
 from calve.query.translate import message_of
+from calve.query.tree import Node, walk
 from calve.tables.columns import OWN_PREFIX
-
-Node: TypeAlias = dict[str, Any]
 
 TEXT_BYTES_MAX: Final = 256 * 1024
 _DEPTH_MAX: Final = 400
@@ -88,12 +88,12 @@ class Statement:
         self.tables = list(dict.fromkeys(table for _, table in self._found))
         self.names_own_columns = any(
             name.lower().startswith(OWN_PREFIX)
-            for node in _walk(tree)
+            for node in walk(tree)
             if node.get("class") == "COLUMN_REF"
             for name in node["column_names"]
         )
         self._name_columns()
-        self.takes_null_for_a_value = any(_compares_with_null(node) for node in _walk(tree))
+        self.takes_null_for_a_value = any(_compares_with_null(node) for node in walk(tree))
 
     def sql(self, source: Callable[[TableAt], str], own: Callable[[TableAt], list[str]]) -> str:
         """The statement for DuckDB; each table is read from what `source` says. Only once.
@@ -116,10 +116,10 @@ class Statement:
     def _name_columns(self) -> None:
         """Name columns that read tables by what was written: DuckDB would tell where those lie."""
         lake = {id(node) for node, _ in self._found}
-        for select in _walk(self._tree):
+        for select in walk(self._tree):
             if lake and select.get("type") == "SELECT_NODE":
                 for column in select["select_list"]:
-                    if not column["alias"] and any(id(each) in lake for each in _walk(column)):
+                    if not column["alias"] and any(id(each) in lake for each in walk(column)):
                         column["alias"] = _written(column)
 
     def _visit(self, node: Any, ctes: frozenset[str], depth: int) -> None:
@@ -173,8 +173,11 @@ class Statement:
         self._found.append((node, _table_at(written, node.get("at_clause"))))
 
 
-def parse_statement(text: str, *, has_values: bool = False) -> Statement:
-    """Read one SELECT; InvalidRequest for whatever is not one."""
+def parse_statement(text: str, *, has_values: bool = False, is_bounded: bool = False) -> Statement:
+    """Read one SELECT; InvalidRequest for whatever is not one.
+
+    One that `is_bounded` makes no lists and texts that are larger than some bound.
+    """
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
@@ -191,6 +194,8 @@ def parse_statement(text: str, *, has_values: bool = False) -> Statement:
     if len(tree["statements"]) != 1:
         raise InvalidRequest("there is not exactly one statement", hint="send them one by one")
     try:
+        if is_bounded:
+            bound_sizes(tree, _serialized, _written)
         return Statement(tree, explain, has_values=has_values)
     except RecursionError as error:
         raise InvalidRequest("the statement is nested too deeply") from error
@@ -268,17 +273,6 @@ def _from_clause(source: str) -> Node:
     tree = _serialized(f"SELECT * FROM ({source}) AS t")  # noqa: S608
     taken: Node = tree["statements"][0]["node"]["from_table"]
     return taken
-
-
-def _walk(node: Any) -> Iterator[Node]:
-    rest = [node]
-    while rest:
-        each = rest.pop()
-        if isinstance(each, dict):
-            yield each
-            rest.extend(each.values())
-        elif isinstance(each, list):
-            rest.extend(each)
 
 
 def _lists_tables(tree: Node) -> bool:
@@ -374,7 +368,7 @@ def _words() -> frozenset[str]:
 
 def _hide_own_columns(tree: Node, hidden: dict[int, list[str]]) -> None:
     """Make each `*` leave out Calve's own columns, which are there because one was named."""
-    for node in _walk(tree):
+    for node in walk(tree):
         if node.get("type") != "SELECT_NODE":
             continue
         below = dict(_tables_below(node["from_table"], hidden))

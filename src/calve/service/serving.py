@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Protocol
 
-from calve.errors import MissingPart, Unavailable
+from calve.errors import Unavailable
 from calve.ingest.flight import FlightServer
 from calve.parts import load_part
 from calve.service.announcement import Addresses
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from calve.ingest import Intake
 
-_log: Final = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 20.0
 
 
@@ -43,8 +41,8 @@ class Serving:
     ) -> None:
         """Listen where the settings say; Unavailable if an address is taken.
 
-        With `otlp` also for OpenTelemetry, if that part is installed. `at_end` is called once,
-        after the last answer has gone.
+        With `otlp` also for OpenTelemetry, which needs that part. `at_end` is called once, after
+        the last answer has gone.
         """
         self._lock = threading.Lock()
         self._servers: list[Server] = []
@@ -91,13 +89,12 @@ class Serving:
 
 
 def _telemetry_servers(intake: Intake) -> dict[str, Server]:
-    try:
-        over_grpc = load_part("otlp", "calve.ingest.otlp.grpc_server").OtlpGrpcServer(intake)
-        over_http = load_part("otlp", "calve.ingest.http.otlp").OtlpHttpServer(intake)
-    except MissingPart as missing:
-        _log.info("no OpenTelemetry is taken in: %s; %s", missing.message, missing.hint)
-        return {}
-    return {"otlp_grpc": over_grpc, "otlp_http": over_http}
+    over_grpc = load_part("otlp", "calve.ingest.otlp.grpc_server")
+    over_http = load_part("otlp", "calve.ingest.http.otlp")
+    return {
+        "otlp_grpc": over_grpc.OtlpGrpcServer(intake),
+        "otlp_http": over_http.OtlpHttpServer(intake),
+    }
 
 
 def _require_free(host: str, port: int, setting: str) -> None:

@@ -70,6 +70,7 @@ MEANINGS: Final = {
     "reader.poll_interval_ms": "how often a reader looks for new snapshots",
     "reader.max_concurrent_reads": "files that a reader reads at once",
     "reader.prefetch_size": "batches that a reader holds ready",
+    "reader.memory_bytes_max": "what all readers of a service hold of history together",
     "state.dsn": "where topics and progress are kept: sqlite, postgresql or etcd",
     "query.time_ms_max": "how long a query may work, and wait for its turn",
     "query.memory_bytes_max": "memory of all queries at once; each has its share by concurrent_max",

@@ -110,6 +110,7 @@ class ReaderSettings(Section, frozen=True, kw_only=True):
     poll_interval_ms: Count = 1_000
     max_concurrent_reads: Count = 10
     prefetch_size: Count = 5
+    memory_bytes_max: Bytes = 256 * MIB
 
 
 class StateSettings(Section, frozen=True, kw_only=True):

@@ -73,6 +73,9 @@ class RecordedState(RecordedSubscriptions):
             lambda found: offsets.committed(found, TopicPartition(topic_id, partition))
         )
 
+    def all_committed(self, partition: int) -> dict[UUID, CommittedOffset]:
+        return self._read(lambda found: offsets.all_committed(found, partition))
+
     @contextmanager
     def keeping_committed(self, partition: int) -> Iterator[dict[UUID, CommittedOffset]]:
         """One keeper of a partition after the other, as a log has one writer.
@@ -85,7 +88,7 @@ class RecordedState(RecordedSubscriptions):
         self._change(scopes, lambda found: found.put(KEEPERS, (partition,), keeper))
         try:
             # Read after the keeper is known: from then on nobody sets an offset back.
-            yield self._read(lambda found: offsets.all_committed(found, partition))
+            yield self.all_committed(partition)
         finally:
             with suppress(CalveError):  # the next keeper takes its place
                 self._change(scopes, partial(_forget_keeper, partition=partition, keeper=keeper))

@@ -75,6 +75,10 @@ class State(Protocol):
 
     def committed(self, topic_id: UUID, partition: int) -> CommittedOffset | None: ...
 
+    def all_committed(self, partition: int) -> dict[UUID, CommittedOffset]:
+        """The offsets of a partition, by topic, as they are now."""
+        ...
+
     def keeping_committed(
         self, partition: int
     ) -> AbstractContextManager[dict[UUID, CommittedOffset]]:

@@ -13,7 +13,8 @@ from calve.errors import CalveError
 from calve.sources.joining import gap
 from calve.sources.source_log import Trimmed
 from calve.subscriptions.batch import Batch
-from calve.subscriptions.history import History, Source
+from calve.subscriptions.history import Ahead, History, Source
+from calve.subscriptions.memory import NoRoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from calve.sources.source_log import ReadableLog
+    from calve.subscriptions.memory import HistoryMemory
     from calve.subscriptions.shape import Shape
     from calve.subscriptions.stats import Counts
     from calve.subscriptions.world import World
@@ -39,6 +41,8 @@ class Means(NamedTuple):
     pool: Executor
     counts: Counts
     look: Callable[[], None]  # at the table, whatever its age
+    memory: HistoryMemory | None  # that is shared with other readers
+    wake: Callable[[], None]
 
 
 class _Plan(NamedTuple):
@@ -49,6 +53,9 @@ class _Plan(NamedTuple):
     shape: Shape
     snapshot_id: int | None
     losses: int
+
+    def holds(self, losses: int, shape: Shape) -> bool:
+        return self.losses == losses and self.shape is shape and not self.history.is_taken_away
 
 
 class Step(NamedTuple):
@@ -86,7 +93,11 @@ class Cursor:
         if self.is_done:
             return IDLE
         if self._is_in_table():
-            return Step(self._from_table(), has_moved=True)
+            try:
+                return Step(self._from_table(), has_moved=True)
+            except NoRoom:
+                is_to_be_read_again = self._plan is not None and self._plan.history.is_taken_away
+                return Step(None, has_moved=is_to_be_read_again)
         log = self._world.log(self.partition)
         return IDLE if log is None else self._from_log(log)
 
@@ -98,11 +109,12 @@ class Cursor:
         try:
             part = plan.history.next()
         except CalveError:
+            # Whatever was to come next in it did not: it is read once more from the position on.
+            self.drop_plan()
             # Files go when a table is compacted and its old snapshots expire.
             self._means.look()
             if self._world.seen.snapshot_id == plan.snapshot_id:
                 raise
-            self.drop_plan()
             return None
         if part is None:
             self.drop_plan()
@@ -117,7 +129,7 @@ class Cursor:
         """The plan, if what it was made for still holds; else a new one from here on."""
         world, plan = self._world, self._plan
         shape = world.shape()
-        if plan is not None and plan.losses == world.losses and plan.shape is shape:
+        if plan is not None and plan.holds(world.losses, shape):
             return plan
         self.drop_plan()
         table = world.seen.table
@@ -133,8 +145,7 @@ class Cursor:
             files,
             self.position,
             end,
-            pool=self._means.pool,
-            ahead_max=self.ahead_max,
+            ahead=Ahead(self._means.pool, self.ahead_max, self._means.memory, self._means.wake),
             counts=self._means.counts,
         )
         return _Plan(history, end, shape, world.seen.snapshot_id, world.losses)

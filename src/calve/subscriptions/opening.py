@@ -8,20 +8,33 @@ from typing import TYPE_CHECKING, Any
 from calve.sources.logs import Logs
 from calve.state import open_state
 from calve.subscriptions.reader import TopicReader
+from calve.subscriptions.waiting import Waiting
 from calve.tables.offset_plan import OffsetPlanner
 
 if TYPE_CHECKING:
     from calve.model import TableName
     from calve.settings import Settings
+    from calve.subscriptions.memory import HistoryMemory
     from calve.subscriptions.start import Start
     from calve.tables.catalog import LakeCatalog
+    from calve.wal.bells import Bells
 
 
 class Readers:
     """Makes readers, which share what they remember of tables. Safe to share between threads."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        bells: Bells | None = None,
+        memory: HistoryMemory | None = None,
+    ) -> None:
+        """`bells` are those of the log in `wal.path`, if this process writes it; `memory` bounds
+        what all of them hold of history."""
         self._settings = settings
+        self._bells = bells
+        self._memory = memory
         self._planner = OffsetPlanner()
 
     def read(
@@ -42,5 +55,7 @@ class Readers:
             logs=logs,
             planner=self._planner,
             settings=settings.reader,
+            waiting=Waiting(topic, self._bells, has_other_logs=bool(settings.pipeline.logs)),
+            memory=self._memory,
             **options,
         )

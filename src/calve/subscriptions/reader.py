@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from calve.sources.logs import Logs
     from calve.state import State
     from calve.subscriptions.batch import Batch
+    from calve.subscriptions.memory import HistoryMemory
     from calve.subscriptions.start import Start
     from calve.subscriptions.stats import ReaderStats
+    from calve.subscriptions.waiting import Waiting
     from calve.subscriptions.watch import Seen, SetBack
     from calve.tables.catalog import LakeCatalog
     from calve.tables.offset_plan import OffsetPlanner
 
 OnRollback: TypeAlias = Literal["fail", "skip", "from"]
-_PAUSE_SECONDS_MIN: Final = 0.0005
-_PAUSE_SECONDS_MAX: Final = 0.02
-# A reader that has waited for a second looks every 20 ms: nobody waits a tenth longer than he did.
-_PAUSE_SHARE: Final = 0.05
+# Of the time that what is known of the table may be old: then a look begins beside the reading.
+_EARLY_SHARE: Final = 0.75
 
 
 class TopicReader(Polled["Batch"]):
@@ -59,6 +59,8 @@ class TopicReader(Polled["Batch"]):
         logs: Logs,
         planner: OffsetPlanner,
         settings: ReaderSettings,
+        waiting: Waiting,
+        memory: HistoryMemory | None = None,
         where: str | None = None,
         columns: Sequence[str] | None = None,
         partitions: Sequence[int] | None = None,
@@ -66,7 +68,7 @@ class TopicReader(Polled["Batch"]):
         on_rollback: OnRollback = "fail",
         clock: Clock | None = None,
     ) -> None:
-        """`state` and `logs` are closed with the reader, also when it cannot be made."""
+        """`state`, `logs` and `waiting` are closed with the reader, also when it cannot be made."""
         self._counts = Counts()
         self._settings = settings
         self._poll_seconds = settings.poll_interval_ms / 1000
@@ -81,7 +83,9 @@ class TopicReader(Polled["Batch"]):
         self._told: Seen | None = None  # the table after a rollback that failed the reader
         self._left_at: dict[int, int] | None = None  # where it was closed
         self._pool: ThreadPoolExecutor | None = None
+        self._waiting = waiting
         with ExitStack() as closing:
+            closing.callback(waiting.close)
             closing.callback(state.close)
             closing.callback(logs.close)
             start = checked_start(start)
@@ -98,7 +102,7 @@ class TopicReader(Polled["Batch"]):
             workers = max(1, min(settings.max_concurrent_reads, settings.prefetch_size))
             pool = ThreadPoolExecutor(workers, thread_name_prefix="calve-reader")
             closing.callback(pool.shutdown, wait=True, cancel_futures=True)
-            self._means = Means(planner, pool, self._counts, self._look)
+            self._means = Means(planner, pool, self._counts, self._look, memory, waiting.wake)
             self._world.shape()  # so that a condition that is none is refused here
             self._require_partitions()
             self._place(start)
@@ -148,6 +152,7 @@ class TopicReader(Polled["Batch"]):
         """
         waiting_since = self._clock.monotonic()
         while True:
+            self._waiting.begin()
             with self._lock:
                 step = IDLE if self._is_closing.is_set() else self._step()
             if step.batch is not None or self.is_done:
@@ -157,10 +162,10 @@ class TopicReader(Polled["Batch"]):
                 return None
             if step.has_moved:
                 continue
-            pause = min(max(waited * _PAUSE_SHARE, _PAUSE_SECONDS_MIN), _PAUSE_SECONDS_MAX)
+            left = self._seconds_until_look
             if timeout_seconds is not None:
-                pause = min(pause, timeout_seconds - waited)
-            self._is_closing.wait(pause)
+                left = min(left, timeout_seconds - waited)
+            self._waiting.wait(waited, left)
 
     def seek(self, start: Start) -> None:
         """Go on from another place; the same words as for the start.
@@ -192,6 +197,7 @@ class TopicReader(Polled["Batch"]):
     def close(self) -> None:
         """End it; a `poll` under way in another thread returns None."""
         self._is_closing.set()
+        self._waiting.close()
         with self._lock:
             if self._pool is None:
                 return
@@ -211,10 +217,7 @@ class TopicReader(Polled["Batch"]):
     def _step(self) -> Step:
         """One step in the partition whose turn it is, or in the next that has something."""
         self._counts.add(polls=1)
-        if self._world.age_seconds >= self._poll_seconds:
-            self._look()
-        elif self._world.refresh():
-            self._add_partitions()
+        self._know_more()
         for _ in self._cursors:
             cursor = self._cursors[self._next % len(self._cursors)]
             self._next += 1
@@ -224,8 +227,28 @@ class TopicReader(Polled["Batch"]):
                 return step
         return IDLE
 
-    def _look(self) -> None:
-        self._world.look(self._judge)
+    def _know_more(self) -> None:
+        """Look at the table when it is time for that, else at the log alone."""
+        world = self._world
+        if world.has_looked_ahead or world.age_seconds >= self._poll_seconds:
+            self._look(takes_ahead=True)
+            if world.age_seconds >= self._poll_seconds:  # nobody came for what it found
+                self._look()
+            return
+        if self._seconds_until_look <= 0 and not world.is_looking_ahead:
+            assert self._pool is not None
+            world.look_ahead(self._pool, self._waiting.wake)
+        if world.refresh():
+            self._add_partitions()
+
+    @property
+    def _seconds_until_look(self) -> float:
+        """Until a look at the table is to begin; once it has, until its result is waited for."""
+        share = 1.0 if self._world.is_looking_ahead else _EARLY_SHARE
+        return self._poll_seconds * share - self._world.age_seconds
+
+    def _look(self, *, takes_ahead: bool = False) -> None:
+        self._world.look(self._judge, takes_ahead=takes_ahead)
         self._told = None
         self._add_partitions()
 
@@ -248,12 +271,12 @@ class TopicReader(Polled["Batch"]):
             self._judge(self._told or before, after)
 
     def _rolled_back(self, cursor: Cursor, back: SetBack) -> Conflict:
-        name, number = self._world.topic.name, cursor.partition
+        name, number, here = self._world.topic.name, cursor.partition, self.positions
         return Conflict(
             f"the table of topic {name} was rolled back: rows of partition {number} from offset "
             f"{back.lowest} on were taken out, and this reader has come to {cursor.position}",
-            hint=f"`reader.seek({{{number}: {cursor.position}}})` leaves it at that, "
-            f"`reader.seek({{{number}: {back.lowest}}})` reads again what comes again; "
+            hint=f"`reader.seek({here})` leaves it at that, "
+            f"`reader.seek({here | {number: back.lowest}})` reads again what comes again; "
             'on_rollback="skip" or "from" does so by itself',
             context={
                 "partition": str(number),

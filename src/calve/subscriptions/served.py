@@ -6,9 +6,11 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, cast
 
+from calve.clock import SystemClock
 from calve.errors import Conflict, InvalidRequest
 from calve.model import TableName
 from calve.state import SubscriptionClaim, SubscriptionName, open_state
+from calve.subscriptions.memory import HistoryMemory
 from calve.subscriptions.opening import Readers
 from calve.subscriptions.register import Subscriptions
 from calve.subscriptions.shared import Fanout
@@ -23,13 +25,22 @@ if TYPE_CHECKING:
     from calve.subscriptions.start import Start
     from calve.subscriptions.subscription import Subscription
     from calve.tables.catalog import LakeCatalog
+    from calve.wal.bells import Bells
 
 
 class ServedSubscriptions(Subscriptions):
     """Safe to share between threads; to be closed when nobody reads any more."""
 
-    def __init__(self, settings: Settings, catalog: Callable[[], LakeCatalog]) -> None:
-        readers = Readers(settings)
+    def __init__(
+        self,
+        settings: Settings,
+        catalog: Callable[[], LakeCatalog],
+        *,
+        bells: Bells | None = None,
+    ) -> None:
+        """`bells` are those of the log that this process writes."""
+        self._memory = HistoryMemory(settings.reader.memory_bytes_max, clock=SystemClock())
+        readers = Readers(settings, bells=bells, memory=self._memory)
         self._fanout = Fanout(
             lambda topic, start, **options: readers.read(catalog(), topic, start, **options),
             age_seconds=settings.reader.poll_interval_ms / 1000,

@@ -59,7 +59,7 @@ class SetBack:
 
 
 class TableWatch:
-    """Looks at a topic's table. For one thread."""
+    """Looks at a topic's table. Safe to share between threads."""
 
     def __init__(self, catalog: LakeCatalog, name: TableName, counts: Counts) -> None:
         self._catalog = catalog

@@ -6,6 +6,7 @@ the table says; the topic after the log, so that no row is newer than its column
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from calve.topics.registry import TopicRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor, Future
 
     from calve.clock import Clock
     from calve.model import TableName
@@ -58,26 +60,52 @@ class World:
         self.topic: Topic = self._registry.topic(name)
         self.seen = self._watch.look()
         self._seen_at = clock.monotonic()
+        self._ahead: Future[tuple[float, Seen]] | None = None
+        self._is_due = False  # since a look failed
         self.losses = 0  # another number whenever rows may have been taken out of the table
         self._generation: int | None = None
         self.refresh()
 
     @property
     def age_seconds(self) -> float:
-        """How long ago the table was looked at."""
-        return self._clock.monotonic() - self._seen_at
+        """How long ago the table was looked at; for ever, if the last look failed."""
+        return math.inf if self._is_due else self._clock.monotonic() - self._seen_at
 
     @property
     def partitions(self) -> list[int]:
         return sorted({*self.topic.partitions, *self.seen.positions})
 
-    def look(self, judge: Callable[[Seen, Seen], None]) -> None:
-        """Look at the table again; what `judge` does not bear, has not been seen."""
+    def look_ahead(self, pool: Executor, wake: Callable[[], None]) -> None:
+        """Begin a look at the table while rows are read: a catalog may be far away."""
+        if self._ahead is None:
+            self._ahead = pool.submit(self._looked, self.seen)
+            self._ahead.add_done_callback(lambda _: wake())
+
+    @property
+    def is_looking_ahead(self) -> bool:
+        return self._ahead is not None
+
+    @property
+    def has_looked_ahead(self) -> bool:
+        return self._ahead is not None and self._ahead.done()
+
+    def _looked(self, before: Seen) -> tuple[float, Seen]:
         at = self._clock.monotonic()
-        found = self._watch.look(self.seen)
+        return at, self._watch.look(before)
+
+    def look(self, judge: Callable[[Seen, Seen], None], *, takes_ahead: bool = False) -> None:
+        """Look at the table again; what `judge` does not bear, has not been seen.
+
+        With `takes_ahead`, a look that was begun before will do.
+        """
+        ahead, self._ahead, self._is_due = self._ahead, None, True
+        if takes_ahead and ahead is not None and not ahead.cancel():
+            at, found = ahead.result()
+        else:
+            at, found = self._looked(self.seen)
         judge(self.seen, found)
         self.losses += has_lost_rows(self.seen, found)
-        self.seen, self._seen_at = found, at
+        self.seen, self._seen_at, self._is_due = found, at, False
         self.refresh()
 
     def refresh(self) -> bool:

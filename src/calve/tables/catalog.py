@@ -23,10 +23,11 @@ from pyiceberg.typedef import Identifier
 
 from calve.clock import Clock, SystemClock
 from calve.errors import CalveError, Conflict, NotFound
+from calve.grid import Grid, ShownAsGrids
 from calve.model import DEFAULT_DATASET, DEFAULT_TENANT, TableName
 from calve.paths import table_location
 from calve.retry import retried
-from calve.settings import RetrySettings, Settings
+from calve.settings import RetrySettings, Settings, mask_url
 from calve.tables.cache import CacheInfo, TableCache
 from calve.tables.catalogs.sql import EngineCatalog, PoolWaits
 from calve.tables.connect import connect_catalog, require_lake, warehouse_url
@@ -54,7 +55,7 @@ _CONTENTION: Final = RetrySettings(max_attempts=50, initial_delay_ms=20, max_del
 _T = TypeVar("_T")
 
 
-class LakeCatalog:
+class LakeCatalog(ShownAsGrids):
     """One catalog and the store below it. Safe to share between threads."""
 
     def __init__(
@@ -208,6 +209,17 @@ class LakeCatalog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def grids(self) -> list[Grid]:
+        try:
+            return [Grid(("TABLE",), [(each,) for each in self.list_tables()], repr(self))]
+        except CalveError as error:
+            return [Grid(("TABLE",), (), f"{self!r}: {error.message}")]
+
+    def __repr__(self) -> str:
+        # Without asking the catalog, as this may be part of a message about it.
+        place = self.warehouse and mask_url(self.warehouse)
+        return f"LakeCatalog({self.iceberg.name!r}, warehouse={place!r})"
 
     def _no_table(self, name: TableName) -> NotFound:
         known: list[str] = []

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from pyiceberg.table import Table
 
+from calve.grid import Grid, ShownAsGrids
 from calve.model import TableName
 from calve.tables.types import type_name
 
@@ -19,8 +20,8 @@ class ColumnDescription:
     doc: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class TableDescription:
+@dataclass(frozen=True, slots=True, repr=False)
+class TableDescription(ShownAsGrids):
     name: str
     location: str
     format_version: int
@@ -32,6 +33,26 @@ class TableDescription:
     rows: int | None
     files: int | None
     properties: dict[str, str]
+
+    def grids(self) -> list[Grid]:
+        at = self.snapshot_at
+        about = {
+            "location": self.location,
+            "partitioned by": ", ".join(self.partitioned_by) or None,
+            "sorted by": ", ".join(self.sorted_by) or None,
+            "snapshot": self.snapshot_id,
+            "at": at and at.isoformat(timespec="milliseconds"),
+            "rows": self.rows,
+            "data files": self.files,
+            "format": f"v{self.format_version}",
+        }
+        return [self.column_grid(), Grid(("ABOUT", self.name), list(about.items()))]
+
+    def column_grid(self) -> Grid:
+        return Grid(
+            ("COLUMN", "TYPE", "REQUIRED", "DOC"),
+            [(c.name, c.type, "yes" if c.required else "no", c.doc) for c in self.columns],
+        )
 
 
 def describe_table(name: TableName, table: Table) -> TableDescription:

@@ -29,6 +29,7 @@ from pyiceberg.table.update import (
 )
 
 from calve.errors import Corruption, InvalidRequest
+from calve.grid import Grid, ShownAsGrids
 from calve.tables.manifests import entries_of, is_missing, manifests_of
 from calve.tables.outcome import commit_metadata, leads_to
 from calve.tables.own_files import only_own
@@ -106,14 +107,25 @@ class Kept:
     snapshot_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Expiry:
+@dataclass(frozen=True, slots=True, repr=False)
+class Expiry(ShownAsGrids):
     """What was removed, or would be, and what is kept for followers."""
 
     snapshot_ids: tuple[int, ...]
     files: tuple[str, ...]
     is_dry_run: bool
     kept: tuple[Kept, ...] = ()
+
+    def grids(self) -> list[Grid]:
+        would_be = "would be " if self.is_dry_run else ""
+        cells = [(each, f"{would_be}forgotten") for each in self.snapshot_ids]
+        cells += [
+            (each, f"kept for follower {kept.follower} until {kept.until:%Y-%m-%d %H:%M:%S} UTC")
+            for kept in self.kept
+            for each in kept.snapshot_ids
+        ]
+        files = [(each, f"{would_be}deleted") for each in self.files]
+        return [Grid(("SNAPSHOT", "WHAT"), cells), Grid(("FILE", "WHAT"), files)]
 
 
 def nothing_held(*, is_dry_run: bool) -> AbstractContextManager[Sequence[Hold]]:  # noqa: ARG001

@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 
 from calve.clock import Clock, SystemClock
 from calve.errors import InvalidRequest, UnknownOutcome
+from calve.grid import Grid, ShownAsGrids
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.expiry import (
@@ -34,13 +35,18 @@ from calve.tables.translate import translating
 from calve.tables.version_hint import NAME as VERSION_HINT
 
 
-@dataclass(frozen=True, slots=True)
-class RemovedFiles:
+@dataclass(frozen=True, slots=True, repr=False)
+class RemovedFiles(ShownAsGrids):
     """What was removed, or would be."""
 
     files: tuple[str, ...]
     bytes: int
     is_dry_run: bool
+
+    def grids(self) -> list[Grid]:
+        what = "would be deleted" if self.is_dry_run else "deleted"
+        words = f"{len(self.files):,} files with {self.bytes:,} bytes {what}"
+        return [Grid(("FILE",), [(each,) for each in self.files], words)]
 
 
 def remove_orphans(

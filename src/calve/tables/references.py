@@ -11,6 +11,7 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
 from calve.errors import Conflict, InvalidRequest, NotFound
+from calve.grid import Grid, ShownAsGrids
 from calve.tables.columns import is_writable
 from calve.tables.nearest import meant
 from calve.tables.outcome import commit_metadata, leads_to
@@ -25,16 +26,28 @@ class Reference:
     kept_for: timedelta | None
 
 
-def list_branches(table: Table) -> list[Reference]:
+class References(ShownAsGrids, list[Reference]):
+    """Branches or tags, by name."""
+
+    def grids(self) -> list[Grid]:
+        return [Grid(("NAME", "SNAPSHOT"), [(each.name, each.snapshot_id) for each in self])]
+
+
+def is_main(branch: str | None) -> bool:
+    """Whether main is meant, which is what no name means too."""
+    return branch in {None, MAIN_BRANCH}
+
+
+def list_branches(table: Table) -> References:
     return list_references(table, SnapshotRefType.BRANCH)
 
 
-def list_tags(table: Table) -> list[Reference]:
+def list_tags(table: Table) -> References:
     return list_references(table, SnapshotRefType.TAG)
 
 
-def list_references(table: Table, kind: SnapshotRefType) -> list[Reference]:
-    return [
+def list_references(table: Table, kind: SnapshotRefType) -> References:
+    return References(
         Reference(
             name,
             ref.snapshot_ref_type.value,
@@ -43,7 +56,7 @@ def list_references(table: Table, kind: SnapshotRefType) -> list[Reference]:
         )
         for name, ref in sorted(table.refs().items())
         if ref.snapshot_ref_type is kind
-    ]
+    )
 
 
 def head(table: Table, *, branch: str | None = None, tag: str | None = None) -> int | None:

@@ -18,12 +18,13 @@ from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.table.snapshots import ancestors_of
 
 from calve.errors import Conflict, InvalidRequest, NotFound
+from calve.grid import Grid, ShownAsGrids
 from calve.tables.manifests import entries_of, manifests_of
 from calve.tables.outcome import commit_metadata, leads_to, moved
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(ShownAsGrids):
     """One state of a table."""
 
     id: int
@@ -39,6 +40,17 @@ class Snapshot:
     refs: tuple[str, ...]
     is_current: bool
 
+    def grids(self) -> list[Grid]:
+        return Snapshots([self]).grids()
+
+
+class Snapshots(ShownAsGrids, list[Snapshot]):
+    """Those of a table, oldest first."""
+
+    def grids(self) -> list[Grid]:
+        columns = ("SNAPSHOT", "AT (UTC)", "OPERATION", "ADDED", "DELETED", "ROWS", "NAMES")
+        return [Grid(columns, [_cells(each) for each in self])]
+
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
@@ -49,20 +61,25 @@ class FileChange:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ScanPlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class ScanPlan(ShownAsGrids):
     """The data files that are in one snapshot and not in the other."""
 
     added: tuple[FileChange, ...]
     deleted: tuple[FileChange, ...]
 
+    def grids(self) -> list[Grid]:
+        listed = [("added", each) for each in self.added] + [("deleted", e) for e in self.deleted]
+        cells = [(what, f"{file.rows:,}", f"{file.bytes:,}", file.path) for what, file in listed]
+        return [Grid(("CHANGE", "ROWS", "BYTES", "FILE"), cells)]
 
-def list_snapshots(table: Table) -> list[Snapshot]:
+
+def list_snapshots(table: Table) -> Snapshots:
     """Every snapshot that is kept, oldest first."""
     ordered = sorted(
         table.metadata.snapshots, key=lambda each: (each.timestamp_ms, each.sequence_number or 0)
     )
-    return [describe_snapshot(table, each) for each in ordered]
+    return Snapshots(describe_snapshot(table, each) for each in ordered)
 
 
 def current_snapshot(table: Table) -> Snapshot | None:
@@ -263,4 +280,17 @@ def _shown(timestamp_ms: int) -> str:
     return (
         datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         + " UTC"
+    )
+
+
+def _cells(snapshot: Snapshot) -> tuple[object, ...]:
+    names = [name if name != MAIN_BRANCH else "main (current)" for name in snapshot.refs]
+    return (
+        snapshot.id,
+        f"{snapshot.timestamp:%Y-%m-%d %H:%M:%S.%f}"[:-3],
+        snapshot.operation,
+        f"{snapshot.added_rows:,}",
+        f"{snapshot.deleted_rows:,}",
+        None if snapshot.total_rows is None else f"{snapshot.total_rows:,}",
+        ", ".join(names) or None,
     )

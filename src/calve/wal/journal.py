@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from calve.clock import Instant
 from calve.errors import CalveError, Fenced, UnknownOutcome
+from calve.wal.bells import Bells
 from calve.wal.group import Group
 from calve.wal.recovery import OpenedLog
 from calve.wal.retention import DiskBound, Retention, refuse_failed_write
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from calve.clock import Clock
+    from calve.model import TableName
     from calve.wal.durable import DurableEnd
     from calve.wal.files import Files
     from calve.wal.frame import Kind
@@ -57,6 +59,8 @@ class Journal:
         )
         self._bound = DiskBound(files, layout, options, clock, opened.sealed_bytes)
         self.ask_committed: AskCommitted | None = None
+        self.bells = Bells()
+        self._written: set[TableName] = set()  # topics whose rows are not published yet
 
     @property
     def bytes_used(self) -> int:
@@ -89,6 +93,8 @@ class Journal:
             state.producers.record(key, sequence, offsets)
         for header, payload in group.controls:
             state.apply(header, None, memoryview(payload))
+        if self.bells.has_listeners:
+            self._written.update(rows.stream.topic for rows in group.rows.values())
 
     def sync_if_due(self) -> None:
         """Sync what was written, where acknowledgements wait for that."""
@@ -143,6 +149,9 @@ class Journal:
             publish(self._segment.durable_end(self._first_segment))
         except OSError as error:
             raise Broken(f"the durable end could not be published: {error}") from error
+        if self._written:
+            self.bells.ring(self._written)
+            self._written.clear()
 
     def is_idle(self, seconds: float) -> bool:
         return self._clock.monotonic() - self._last_append_at >= seconds
@@ -206,8 +215,21 @@ class Journal:
 
     def trim(self, committed: Mapping[UUID, int] | None) -> int:
         with self._guard, self._knowing(committed):
-            hot_seconds = self._options.hot_window_seconds
-            return self._remove_committed(older_than=Instant.now(self._clock).before(hot_seconds))
+            return self._remove_committed(older_than=self._hot_since())
+
+    def is_trim_due(self, committed: Mapping[UUID, int] | None) -> bool:
+        """Whether `trim` would let go of something if that were committed, or everything."""
+        first, newest = self._first_segment, self._segment.header.number
+        with self._guard:
+            try:
+                return self._retention.has_removable(
+                    first, newest, self.state, self._hot_since(), committed
+                )
+            except OSError as error:
+                raise NotWritten(error) from error  # a look that failed changed nothing
+
+    def _hot_since(self) -> Instant:
+        return Instant.now(self._clock).before(self._options.hot_window_seconds)
 
     @contextmanager
     def _knowing(self, committed: Mapping[UUID, int] | None) -> Iterator[None]:

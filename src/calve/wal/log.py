@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from calve.model import TableName
+    from calve.wal.bells import Bells
     from calve.wal.retention import AskCommitted
 
 _PARTITION_MAX: Final = (1 << 31) - 1
@@ -229,11 +230,15 @@ class Log:
             self._journal.rotate()
 
     def ask_committed(self, ask: AskCommitted) -> None:
-        """Have it ask what is committed, instead of being told, whenever rows are to go.
+        """Have it ask what is committed when it is full, and whenever it is not told.
 
-        What is answered must not be set back before the block ends.
+        What is answered must not be set back before the block ends. Nobody appends meanwhile.
         """
         self._journal.ask_committed = ask
+
+    def ring(self, bells: Bells) -> None:
+        """Have those who listen there woken when their rows are durable."""
+        self._journal.bells = bells
 
     def trim(self, committed: Mapping[UUID, int] | None = None) -> int:
         """Let go of segments whose rows are all committed and older than the hot window.
@@ -243,6 +248,11 @@ class Log:
         """
         with self._leader.leading():
             return self._journal.trim(committed)
+
+    def is_trim_due(self, committed: Mapping[UUID, int] | None = None) -> bool:
+        """Whether `trim` would let go of something, were that committed, or were everything."""
+        with self._leader.holding():
+            return self._journal.is_trim_due(committed)
 
     def close(self) -> None:
         """Write and sync what is pending, finish every handle, and let another writer in.

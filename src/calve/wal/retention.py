@@ -98,9 +98,24 @@ class Retention:
             summary = self._summary(number)
             if older_than is not None and not self._is_older(summary, older_than):
                 return
-            if not self._is_committed(summary, state):
+            if not _is_committed(summary, state, self._committed):
                 return
             yield number
+
+    def has_removable(
+        self,
+        first: int,
+        newest: int,
+        state: LogState,
+        older_than: Instant,
+        committed: Mapping[UUID, int] | None,
+    ) -> bool:
+        """Whether anything would go if that were committed, or everything; remembers nothing."""
+        if any(number < first for number in segment_numbers(self._files, self._layout)):
+            return True
+        if first >= newest or not self._is_older(summary := self._summary(first), older_than):
+            return False
+        return committed is None or _is_committed(summary, state, committed)
 
     def _is_older(self, summary: SegmentSummary, than: Instant) -> bool:
         """By either clock: the log's times lie ahead for as long as the wall's was set back."""
@@ -116,7 +131,7 @@ class Retention:
 
     def _is_done_with(self, number: int, state: LogState) -> bool:
         try:
-            return self._is_committed(self._summary(number), state)
+            return _is_committed(self._summary(number), state, self._committed)
         except CalveError:
             return False  # not whole, or not ours: for somebody to look at
 
@@ -125,13 +140,14 @@ class Retention:
             self._oldest = summarize(self._files, self._layout, self._chain, number)
         return self._oldest
 
-    def _is_committed(self, summary: SegmentSummary, state: LogState) -> bool:
-        for number, end in summary.ends.items():
-            stream = state.stream(number)
-            # The rows of a topic that was deleted wait for nobody.
-            if stream is not None and self._committed.get(stream.id, 0) < end:
-                return False
-        return True
+
+def _is_committed(summary: SegmentSummary, state: LogState, committed: Mapping[UUID, int]) -> bool:
+    for number, end in summary.ends.items():
+        stream = state.stream(number)
+        # The rows of a topic that was deleted wait for nobody.
+        if stream is not None and committed.get(stream.id, 0) < end:
+            return False
+    return True
 
 
 @dataclass(slots=True)

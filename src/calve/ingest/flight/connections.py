@@ -10,27 +10,19 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import struct
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
+
+from calve.ingest.tcp_info import copy_of, traffic_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from calve.ingest.tcp_info import Traffic
+
 _DESCRIPTORS: Final = Path("/dev/fd")
-_TCP_INFO: Final = getattr(socket, "TCP_INFO", None)  # Linux
-_TCP_INFO_BYTES: Final = 136
-_SILENT_AT: Final = 52
-_RECEIVED_AT: Final = 128
-
-
-class Traffic(NamedTuple):
-    """What the kernel knows of a connection."""
-
-    received_bytes: int
-    silent_ms: int
 
 
 def same_address(address: str) -> str:
@@ -50,17 +42,8 @@ class Connections:
 
     def traffic(self) -> dict[str, Traffic]:
         """By the other side's address; empty where the kernel does not tell."""
-        if _TCP_INFO is None:
-            return {}
-        found = {}
-        for address, connection in self._each():
-            with suppress(OSError):
-                info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_BYTES)
-                found[address] = Traffic(
-                    struct.unpack_from("=Q", info, _RECEIVED_AT)[0],
-                    struct.unpack_from("=I", info, _SILENT_AT)[0],
-                )
-        return found
+        found = ((address, traffic_of(connection)) for address, connection in self._each())
+        return {address: traffic for address, traffic in found if traffic is not None}
 
     def shut(self, addresses: set[str] | None = None) -> int:
         """Shut the connections with these addresses, or all; how many there were."""
@@ -74,15 +57,10 @@ class Connections:
 
     def _each(self) -> Iterator[tuple[str, socket.socket]]:
         for descriptor in _socket_descriptors():
-            with suppress(OSError), _copy_of(descriptor) as connection:
+            with suppress(OSError), copy_of(descriptor) as connection:
                 is_tcp = connection.family in {socket.AF_INET, socket.AF_INET6}
                 if is_tcp and connection.getsockname()[1] == self._port:
                     yield _spelt(*connection.getpeername()[:2]), connection
-
-
-def _copy_of(descriptor: int) -> socket.socket:
-    """The descriptor itself is gRPC's, which may close it at any moment."""
-    return socket.socket(fileno=os.dup(descriptor))
 
 
 def _socket_descriptors() -> list[int]:

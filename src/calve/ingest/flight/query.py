@@ -27,9 +27,8 @@ class FlightAnswer:
     """The answer to a ticket, worked out as far as its columns."""
 
     def __init__(self, intake: Intake, wanted: QueryTicket, context: Any) -> None:
-        question = Question(
-            wanted.sql, wanted.parameters, wanted.fresh, client=host_of(context.peer())
-        )
+        client = host_of(context.peer())
+        question = Question(wanted.sql, wanted.parameters, wanted.fresh, client, wanted.tenant)
         self._answer = intake.queries.ask(question, context.is_cancelled)
         facts = msgspec.json.encode(facts_of(self._answer))
         self.schema: pa.Schema = self._answer.schema.with_metadata({FACTS: facts})

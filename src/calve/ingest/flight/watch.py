@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from calve.ingest.flight.calls import Calls, Peer
-    from calve.ingest.flight.connections import Connections, Traffic
+    from calve.ingest.flight.connections import Connections
+    from calve.ingest.tcp_info import Traffic
     from calve.settings.tree import IngestSettings
 
 _log: Final = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from calve.ingest.http.peer import Peer
 from calve.ingest.http.problems import plain_problem, raw_response
 
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -19,6 +20,7 @@ _LINGER_SECONDS: Final = 1.0
 class ConnectionLimits:
     header_timeout_seconds: float
     connections_max: int
+    silent_seconds_max: float
 
 
 class _HeadTooLarge(Exception):
@@ -81,6 +83,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._received_bytes = 0
         self._is_in_body = True
+        Peer(self.transport, self.loop, self._limits.silent_seconds_max).enter(self.scope)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -18,6 +18,7 @@ from calve.errors import CalveError, Overloaded
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from calve.ingest.http.peer import Peer
     from calve.subscriptions.batch import Batch
     from calve.subscriptions.place import Place
     from calve.subscriptions.stream import RowStream
@@ -26,6 +27,7 @@ _AHEAD_MAX: Final = 2  # pieces
 _PIECE_ROWS: Final = 500
 _LOOK_SECONDS: Final = 0.25
 _LIVES_SECONDS: Final = 5.0
+_SIGNS: Final = 3  # of life, in the time after which a client that answers none is gone
 Piece = TypeVar("Piece")
 Written_co = TypeVar("Written_co", covariant=True)
 
@@ -75,6 +77,7 @@ class Pump(Generic[Piece]):
         stream: RowStream,
         form: Form[Piece],
         *,
+        peer: Peer,
         is_stopping: Callable[[], bool],
         ended: Callable[[], None],
     ) -> None:
@@ -82,6 +85,8 @@ class Pump(Generic[Piece]):
         self.problem: CalveError | None = None  # by which the stream ended
         self._stream = stream
         self._form = form
+        self._peer = peer
+        self._lives_seconds = min(_LIVES_SECONDS, peer.silent_seconds_max / _SIGNS)
         self._is_stopping = is_stopping
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Piece | None] = asyncio.Queue(_AHEAD_MAX)
@@ -119,7 +124,7 @@ class Pump(Generic[Piece]):
     def _take_all(self) -> None:
         told: Place | None = None
         said_at = time.monotonic()
-        while not self._is_gone.is_set() and not self._is_stopping():
+        while not self._has_left() and not self._is_stopping():
             batch = self._stream.poll(_LOOK_SECONDS)
             place = self._stream.place
             if batch is not None:
@@ -127,7 +132,7 @@ class Pump(Generic[Piece]):
                 pieces = self._of_batch(batch, place)
             elif self._stream.is_done:
                 return
-            elif (told is None) == (place is None) and time.monotonic() - said_at < _LIVES_SECONDS:
+            elif (told is None) == (place is None) and self._is_recent(said_at):
                 continue
             else:
                 pieces = self._of_place(place)
@@ -135,6 +140,16 @@ class Pump(Generic[Piece]):
                 if not self._put(piece):
                     return
             told, said_at = place, time.monotonic()
+
+    def _is_recent(self, said_at: float) -> bool:
+        return time.monotonic() - said_at < self._lives_seconds
+
+    def _has_left(self) -> bool:
+        """Whether the client has gone, with or without a word."""
+        if not self._is_gone.is_set() and self._peer.is_gone:
+            self._is_gone.set()
+            self._peer.leave()
+        return self._is_gone.is_set()
 
     def _of_batch(self, batch: Batch, place: Place) -> Iterator[Piece]:
         """The rows of a batch; `place` is behind it."""
@@ -162,7 +177,7 @@ class Pump(Generic[Piece]):
             )
         except RuntimeError:  # the loop has ended
             return False
-        while not self._is_gone.is_set():
+        while not self._has_left():
             try:
                 waiting.result(_LOOK_SECONDS)
             except NotYet:

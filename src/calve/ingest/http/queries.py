@@ -43,7 +43,7 @@ async def run_query(service: Service, request: Request) -> Response:
     order = await service.document(request, QueryOrder)
     queries = await service.in_thread(lambda: service.intake.queries)
     client = request.client.host if request.client else ""
-    question = Question(order.sql, order.parameters, order.fresh, client=client)
+    question = Question(order.sql, order.parameters, order.fresh, client, order.tenant)
     gone = asyncio.ensure_future(disconnected(request.scope["calve.upload"].receive))
     writer = AnswerWriter(queries, question, kind)
     try:

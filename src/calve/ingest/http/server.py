@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _BACKLOG: Final = 2048
 _LINGER_SECONDS: Final = 0.2  # for those who send at the very moment of a stop
 _START_SECONDS: Final = 30.0
+_SILENT_SECONDS_MAX: Final = 15.0  # for a client of a stream that vanished: as long as a lease
 _PINGS: Final = 3  # in the time that a connection may be silent
 
 
@@ -111,17 +112,20 @@ class _Running:
         self._is_started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         settings = service.settings
+        idle_seconds = settings.http_idle_timeout_ms / 1000
+        silent_seconds = min(_SILENT_SECONDS_MAX, idle_seconds)
         limits = ConnectionLimits(
             header_timeout_seconds=settings.http_header_timeout_ms / 1000,
             connections_max=settings.http_connections_max,
+            silent_seconds_max=silent_seconds,
         )
         protocol: Any = partial(BoundedProtocol, limits=limits)
-        idle_seconds = settings.http_idle_timeout_ms / 1000
+        socket_protocol: Any = partial(BoundedSocket, silent_seconds_max=silent_seconds)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 WholeSegments(app),
                 http=protocol,
-                ws=BoundedSocket,
+                ws=socket_protocol,
                 ws_ping_interval=idle_seconds / _PINGS,
                 ws_ping_timeout=idle_seconds,
                 lifespan="off",

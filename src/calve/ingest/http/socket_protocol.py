@@ -12,6 +12,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Response
 from websockets.server import ServerProtocol
 
+from calve.ingest.http.peer import Peer
 from calve.ingest.http.problems import MEDIA_TYPE, plain_problem, raw_response
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ class _Handshake(ServerProtocol):
 class BoundedSocket(WebSocketsSansIOProtocol):
     """One WebSocket. A client that is gone, or does not read, keeps nothing here for long."""
 
-    def __init__(self, *args: Any, **named: Any) -> None:
+    def __init__(self, *args: Any, silent_seconds_max: float, **named: Any) -> None:
         super().__init__(*args, **named)
+        self._silent_seconds_max = silent_seconds_max
         self.conn = _Handshake(
             max_size=SOCKET_MESSAGE_BYTES_MAX, logger=logging.getLogger("uvicorn.error")
         )
@@ -79,6 +81,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         await super().send(message)
 
     async def run_asgi(self) -> None:
+        Peer(self.transport, self.loop, self._silent_seconds_max).enter(self.scope)
         await super().run_asgi()
         # A client that does not read would keep the connection open by what waits for it.
         self.loop.call_later(_LINGER_SECONDS, self.transport.abort)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from starlette.responses import Response
 
 from calve.ingest.http.headers import wanted_type
+from calve.ingest.http.peer import peer_of
 from calve.ingest.http.pump import Pump
 from calve.ingest.http.service import Service, answer, choice, plain, topic_name
 from calve.ingest.http.sockets import SocketForm, SocketStream
@@ -132,7 +133,11 @@ async def _pump(service: Service, request: HTTPConnection, form: Form[Piece]) ->
         service.streams.leave()
         raise
     return Pump(
-        stream, form, is_stopping=lambda: service.gate.is_closing, ended=service.streams.leave
+        stream,
+        form,
+        peer=peer_of(request.scope),
+        is_stopping=lambda: service.gate.is_closing,
+        ended=service.streams.leave,
     )
 
 

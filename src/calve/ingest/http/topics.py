@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.responses import Response
 
-from calve.ingest.flushing import not_flushed
 from calve.ingest.http.service import Service, answer, number, plain, topic_name
 from calve.ingest.http.views import (
     NewTopic,
@@ -20,6 +19,7 @@ from calve.ingest.http.views import (
     TopicView,
 )
 from calve.model import TableName
+from calve.sources.flushing import behind, not_flushed
 from calve.topics.document import change_of, document_of, spec_of
 
 if TYPE_CHECKING:
@@ -106,10 +106,11 @@ async def flush_topic(service: Service, request: Request) -> Response:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
     pause = _POLL_SECONDS_MIN
-    while not await service.in_thread(intake.is_flushed, awaited):
+    while late := await service.in_thread(behind, intake.state, awaited):
         remaining = deadline - loop.time()
         if remaining <= 0:
-            raise await service.in_thread(not_flushed, intake.state, awaited, timeout_ms / 1000)
+            seconds = timeout_ms / 1000
+            raise await service.in_thread(not_flushed, intake.state, awaited, late, seconds)
         await asyncio.sleep(min(pause, remaining))
         pause = min(2 * pause, _POLL_SECONDS_MAX)
     now = await service.in_thread(intake.offsets, name)

@@ -132,25 +132,24 @@ def moments(nanos: pa.Int64Array) -> pa.TimestampArray:
 
 
 def as_text(values: pa.BinaryArray, level: Level, what: str) -> pa.StringArray:
-    """Bytes that should be UTF-8; those that are not are null, and a fault of their record."""
+    """Bytes that should be UTF-8; those that are not are empty, and a fault of their record."""
     try:
         return values.cast(TEXT)
     except pa.ArrowInvalid:
-        texts = [_decoded(each) for each in values.to_pylist()]
-        bad = [
-            place
-            for place, (text, value) in enumerate(zip(texts, values, strict=True))
-            if text is None and value.is_valid
-        ]
-        level.faults.note(level.records[bad], f"{what} is not UTF-8")
-        return pa.array([text or "" for text in texts], TEXT)
+        return _one_by_one(values, level, what)
 
 
-def _decoded(value: bytes | None) -> str | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return None
+def _one_by_one(values: pa.BinaryArray, level: Level, what: str) -> pa.StringArray:
+    texts: list[str | None] = []
+    bad: list[int] = []
+    for place, value in enumerate(values.to_pylist()):
+        try:
+            texts.append(None if value is None else value.decode())
+        except UnicodeDecodeError:
+            texts.append("")
+            bad.append(place)
+    level.faults.note(level.records[bad], f"{what} is not UTF-8")
+    return pa.array(texts, TEXT)
 
 
 def as_hex(values: pa.BinaryArray) -> pa.StringArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -10,14 +10,12 @@ import pyarrow as pa
 from calve.ingest.otlp.columns import Faults, Places
 from calve.ingest.otlp.excerpts import Excerpts
 from calve.ingest.otlp.logs import log_columns
-from calve.ingest.otlp.messages import LEVELS, reader
+from calve.ingest.otlp.messages import reader
 from calve.ingest.otlp.metrics import KINDS, metric_columns, point_columns
 from calve.ingest.otlp.request import Request
 from calve.ingest.otlp.tables import LOGS, TABLES, TRACES, SignalTable
 from calve.ingest.otlp.traces import span_columns
 from calve.wal import Rejected
-
-_RECORD_BYTES: Final = 1_024  # what the row of an empty record takes on its way
 
 
 class Decoded(NamedTuple):
@@ -31,22 +29,6 @@ class Decoded(NamedTuple):
 def read_message(signal: str, body: bytes) -> Any:
     """A request of `traces`, `logs` or `metrics` in protobuf; InvalidRequest if it is none."""
     return reader(signal).message(body)
-
-
-def memory_estimate(signal: str, message: Any) -> int:
-    """About what decoding takes: a record of two bytes becomes a row of many columns."""
-    outer, middle, inner = LEVELS[signal]
-    count = 0
-    for resource in getattr(message, outer):
-        for scope in getattr(resource, middle):
-            records = getattr(scope, inner)
-            count += len(records) if signal != "metrics" else sum(map(_point_count, records))
-    return count * _RECORD_BYTES
-
-
-def _point_count(metric: Any) -> int:
-    kind = metric.WhichOneof("data")
-    return 1 + (len(getattr(metric, kind).data_points) if kind else 0)
 
 
 def decode(signal: str, message: Any) -> list[Decoded]:

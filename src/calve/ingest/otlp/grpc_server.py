@@ -64,7 +64,6 @@ class OtlpGrpcServer:
         settings = self._settings
         bytes_max = min(settings.request_bytes_max, MESSAGE_BYTES_MAX)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="calve-otlp")
-        self._patience = Patience(settings.http_body_timeout_ms / 1000, self._intake.clock)
         self._server = grpc.server(
             self._pool,
             options=[
@@ -84,6 +83,7 @@ class OtlpGrpcServer:
             ]
         )
         self._url = self._listen()
+        self._patience = Patience(settings.http_body_timeout_ms / 1000, self._intake.clock)
         self._server.start()
         return self._url
 

@@ -141,7 +141,7 @@ TRACES: Final = SignalTable(
             *_ORIGIN,
         ]
     ),
-    ("trace_id", "time"),
+    ("service_name", "time"),
 )
 LOGS: Final = SignalTable(
     "logs",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from calve.errors import InvalidRequest
 from calve.ingest.ensuring import ensure_topic
-from calve.ingest.otlp.decoding import Decoded, decode, memory_estimate, read_message
+from calve.ingest.otlp.decoding import Decoded, decode, read_message
 from calve.ingest.otlp.promotion import with_promoted
+from calve.ingest.otlp.weight import weight
 from calve.ingest.refusals import refusing
 from calve.model import DEFAULT_DATASET, DEFAULT_TENANT, TableName
 from calve.topics.topic import TopicSpec
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from calve.wal.payload import Part
 
 DATASET_HEADER: Final = "x-calve-dataset"
-_TIMES: Final = 6  # what decoding takes of memory, beside what each record does
 _REASONS_MAX: Final = 5
 
 
@@ -52,9 +52,8 @@ class Telemetry:
 
         `admitted` holds the body's bytes; it stays the caller's to release.
         """
-        admitted.grow(_TIMES * len(body))
         message = read_message(signal, body)
-        admitted.grow(memory_estimate(signal, message))
+        admitted.grow(weight(signal, message, len(body)))
         parts = decode(signal, message)
         pending = [self._submit(part, dataset) for part in parts]
         with refusing():

@@ -12,16 +12,18 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, TypeAlias, cast
 
 import pyarrow as pa
 
 from calve.errors import Denied, InvalidRequest, NotFound
 from calve.tables.inputs.origin import Origin
 from calve.tables.nearest import meant
+
+Tell: TypeAlias = Callable[[int], None]
 
 STANDARD_INPUT: Final = "-"
 _COMPRESSIONS: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -92,14 +94,28 @@ class InputFile:
     origin: Origin
     format: str
     path: str | None = None  # where it lies on this machine as it is, not compressed
+    tell: Tell | None = None
+
+    def reached(self, part: float) -> None:
+        """Tell how far somebody is who does not read it from the beginning to the end."""
+        if self.tell is not None and self.path is not None:
+            self.tell(int(part * Path(self.path).stat().st_size))
 
 
-def open_file(source: object, format: str | None) -> InputFile:  # noqa: A002
-    """Open a path, `-` or a file object and find out its format."""
+def open_file(
+    source: object,
+    format: str | None,  # noqa: A002
+    *,
+    tell: Tell | None = None,
+) -> InputFile:
+    """Open a path, `-` or a file object and find out its format.
+
+    `tell` is called with how many bytes of a path have been read, now and then.
+    """
     wanted = _known_format(format)
-    stream, label = _opened(source)
+    stream, label = _opened(source, tell)
     try:
-        return _recognised(stream, label, wanted, source)
+        return replace(_recognised(stream, label, wanted, source), tell=tell)
     except BaseException:
         stream.close()
         raise
@@ -121,7 +137,7 @@ def _known_format(format: str | None) -> str | None:  # noqa: A002
     return known
 
 
-def _opened(source: Any) -> tuple[Stream, str]:
+def _opened(source: Any, tell: Tell | None) -> tuple[Stream, str]:
     if isinstance(source, str | PathLike):
         path = fspath(source)
         if path == STANDARD_INPUT:
@@ -131,10 +147,23 @@ def _opened(source: Any) -> tuple[Stream, str]:
             incoming: Any = sys.stdin.buffer
             return Stream(incoming.read1, lambda: None), "standard input"
         file = _open_path(path)
-        return Stream(file.read, file.close), str(path)
+        return Stream(_telling(file.read, tell) if tell else file.read, file.close), str(path)
     name = getattr(source, "name", None)
     # Somebody else's file stays open; they opened it and may go on with it.
     return Stream(source.read, lambda: None), name if isinstance(name, str) else "the file"
+
+
+def _telling(read: Callable[[int], bytes], tell: Tell) -> Callable[[int], bytes]:
+    total = 0
+
+    def telling(length: int) -> bytes:
+        nonlocal total
+        data = read(length)
+        total += len(data)
+        tell(total)
+        return data
+
+    return telling
 
 
 def _open_path(path: Any) -> BinaryIO:

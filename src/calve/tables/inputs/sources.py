@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 from calve.errors import InvalidRequest
 from calve.tables.inputs.conform import ROWS_MAX, conform_reader, match_names, target_schema
 from calve.tables.inputs.csv_file import read_csv
-from calve.tables.inputs.files import InputFile, is_file, open_file, reading, seekable
+from calve.tables.inputs.files import InputFile, Tell, is_file, open_file, reading, seekable
 from calve.tables.inputs.frames import frame_batches, frame_table, is_frame
 from calve.tables.inputs.guess import guess_csv, guess_json, guess_rows, storable
 from calve.tables.inputs.json_file import read_json
@@ -37,16 +37,18 @@ def open_input(
     *,
     schema: Schema | pa.Schema | None = None,
     format: str | None = None,  # noqa: A002
+    tell: Tell | None = None,
 ) -> pa.RecordBatchReader:
     """The rows of `data` as batches, read as they are asked for.
 
     With `schema`, the table's, the batches fit it: columns by name, missing ones null. Whatever
     does not fit is an InvalidRequest that names file, row, column and value, raised here for what
-    the names and types tell, and by the reader for a single value.
+    the names and types tell, and by the reader for a single value. `tell` is called with how many
+    bytes of a file have been read.
     """
     target = None if schema is None else target_schema(schema)
     if is_file(data):
-        return file_reader(open_file(data, format), target)
+        return file_reader(open_file(data, format, tell=tell), target)
     if format is not None:
         raise InvalidRequest("only a file has a format", hint="leave the format out")
     if is_frame(data):
@@ -189,7 +191,11 @@ def _parquet(file: InputFile) -> Iterator[Any]:
     """The schema, then the batches."""
     with seekable(file) as source, pq.ParquetFile(source, pre_buffer=False) as parquet:
         yield parquet.schema_arrow
-        yield from parquet.iter_batches(batch_size=65_536)
+        rows, rows_all = 0, parquet.metadata.num_rows
+        for batch in parquet.iter_batches(batch_size=65_536):
+            yield batch
+            rows += batch.num_rows
+            file.reached(rows / rows_all)
 
 
 def _arrow(file: InputFile) -> Iterator[Any]:
@@ -203,6 +209,7 @@ def _arrow(file: InputFile) -> Iterator[Any]:
         yield whole.schema
         for number in range(whole.num_record_batches):
             yield whole.get_batch(number)
+            file.reached((number + 1) / whole.num_record_batches)
 
 
 def _hint(data: object) -> str:

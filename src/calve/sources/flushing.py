@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from calve.errors import CalveError, Unavailable
@@ -11,7 +11,7 @@ from calve.sources.logs import Logs
 from calve.state import PIPELINE_LEASE, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from uuid import UUID
 
     from calve.model import TableName
@@ -38,30 +38,50 @@ def ends_elsewhere(settings: Settings, topic: Topic, own: int) -> dict[int, int]
     One whose log is not there is left out: nobody here knows what was acknowledged in it.
     """
     others = [partition for partition in topic.partitions if partition != own]
+    ends: dict[int, int] = {}
     if not others:
-        return {}
+        return ends
+    with _log_finder(settings, topic) as find:
+        for partition in others:
+            with suppress(CalveError):
+                ends |= _end(partition, find(partition))
+    return ends
+
+
+def ends_everywhere(settings: Settings, topic: Topic) -> dict[int, int]:
+    """Where all partitions end that have rows; the error of a log that cannot be looked at."""
+    ends: dict[int, int] = {}
+    with _log_finder(settings, topic) as find:
+        for partition in topic.partitions:
+            ends |= _end(partition, find(partition))
+    return ends
+
+
+@contextmanager
+def _log_finder(settings: Settings, topic: Topic) -> Iterator[Callable[[int], ReadableLog]]:
+    """Finds the log of a partition; services elsewhere get a while to answer, all together."""
+    deadline = time.monotonic() + _ANSWER_SECONDS
     with closing(Logs(settings)) as logs:
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        found = {each: _durable(logs, topic, each, deadline) for each in others}
-    return {each: end for each, end in found.items() if end is not None}
 
-
-def _durable(logs: Logs, topic: Topic, partition: int, deadline: float) -> int | None:
-    try:
-        logs.refresh()
-        while (log := logs.log(topic, partition)) is None and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+        def find(partition: int) -> ReadableLog:
             logs.refresh()
-    except CalveError:
-        return None
-    return None if log is None else _end(log)
+            while (log := logs.log(topic, partition)) is None:
+                if time.monotonic() >= deadline:
+                    raise Unavailable(
+                        f"the service that has the log of partition {partition} of topic "
+                        f"{topic.name} does not answer",
+                        hint="look whether it runs where pipeline.logs says",
+                    )
+                time.sleep(_POLL_SECONDS)
+                logs.refresh()
+            return log
+
+        yield find
 
 
-def _end(log: ReadableLog) -> int | None:
-    try:
-        return log.durable
-    except CalveError:
-        return None
+def _end(partition: int, log: ReadableLog) -> dict[int, int]:
+    durable = log.durable
+    return {partition: durable} if durable > log.begins_at else {}
 
 
 def behind(state: State, awaited: Awaited) -> dict[int, int]:
@@ -75,9 +95,21 @@ def behind(state: State, awaited: Awaited) -> dict[int, int]:
     return found
 
 
-def not_flushed(state: State, awaited: Awaited, timeout_seconds: float) -> Unavailable:
-    """With what is waited for, and what keeps it."""
-    late = behind(state, awaited)
+def is_at_work(state: State, topic_id: UUID) -> bool:
+    """Whether a pipeline runs that is not told to leave the topic alone."""
+    is_running = state.lease(PIPELINE_LEASE) is not None
+    return is_running and not state.pipeline_orders().holds_back(topic_id)
+
+
+def not_flushed(
+    state: State,
+    awaited: Awaited,
+    late: Mapping[int, int],
+    timeout_seconds: float,
+    *,
+    again: str = "flush again",
+) -> Unavailable:
+    """With how far the late partitions are, and what keeps them; `again` is what to do then."""
     waits = "; ".join(
         f"partition {each}: the table has reached offset {at}, and {awaited.ends[each]} was asked "
         "for"
@@ -85,7 +117,7 @@ def not_flushed(state: State, awaited: Awaited, timeout_seconds: float) -> Unava
     )
     return Unavailable(
         f"{awaited.name} is not flushed after {timeout_seconds:g} s: {waits}",
-        hint=_hint(state, awaited, late),
+        hint=_hint(state, awaited, late, again),
         context={
             "committed": ",".join(str(at) for at in late.values()),
             "wanted": ",".join(str(awaited.ends[each]) for each in late),
@@ -94,14 +126,14 @@ def not_flushed(state: State, awaited: Awaited, timeout_seconds: float) -> Unava
     )
 
 
-def _hint(state: State, awaited: Awaited, late: Mapping[int, int]) -> str:
+def _hint(state: State, awaited: Awaited, late: Mapping[int, int], again: str) -> str:
     progress = state.progress().partitions
     told = (progress.get(TopicPartition(awaited.topic_id, each)) for each in late)
     errors = [each.error for each in told if each and each.error]
     if state.pipeline_orders().holds_back(awaited.topic_id):
-        return "the pipeline is paused: `calve pipeline resume` has it go on; then flush again"
+        return f"the pipeline is paused: `calve pipeline resume` has it go on; then {again}"
     if state.lease(PIPELINE_LEASE) is None:
-        return "the pipeline brings rows into tables: `calve up` runs it; then flush again"
+        return f"the pipeline brings rows into tables: `calve up` runs it; then {again}"
     if errors:
         return f"the last attempt failed: {errors[0]}; `calve pipeline status` tells more"
-    return "the pipeline is at it: flush again, or with more time"
+    return f"the pipeline is at it: {again}, or with more time"
