@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -18,8 +19,9 @@ from calve.state import SubscriptionName
 from calve.subscriptions import Batch, Subscription
 from calve.subscriptions.register import Subscriptions
 from calve.subscriptions.served import ServedSubscriptions
+from calve.subscriptions.start import parse_start
 from tests.conftest import QUICK_RETRIES, MakeSettings
-from tests.fakes.topic_site import TopicSite, batch_offsets, topic_site
+from tests.fakes.topic_site import TopicSite, batch_offsets, offsets_of, topic_site
 
 FLAGS = {
     "wal__free_bytes_min": 0,
@@ -407,6 +409,38 @@ def test_a_rollback_is_told_though_rows_were_asked_for_again(
             subscription.nack(batch)
             with pytest.raises(Conflict, match="from offset 5 on"):
                 poll_on(subscription)
+
+
+def test_a_rollback_names_the_command_that_reads_again_what_comes_again(
+    make_settings: MakeSettings,
+) -> None:
+    with topic_site(make_settings(**FLAGS), partitions=2) as site:
+        for _ in range(2):
+            site.append(5)
+            site.append(3, partition=1)
+            site.commit()
+        first = site.lake.tables.list_snapshots("orders")[1]
+        with site.subscribe() as subscription:
+            while sum(subscription.status().positions.values()) < 16:
+                subscription.ack(next(subscription))
+            site.lake.tables.rollback("orders", first.id)
+            time.sleep(0.06)
+            with pytest.raises(Conflict, match="was rolled back") as told:
+                poll_on(subscription)
+        assert told.value.hint is not None
+        words = re.findall(
+            r"calve subscription seek orders billing --to ([\d:,]+)", told.value.hint
+        )
+        start = parse_start(words[0])
+        assert isinstance(start, dict)
+        changed = int(told.value.context["partition"])
+        whole = {0: 10, 1: 6}
+        assert start == whole | {changed: int(told.value.context["lowest"])}
+        assert start[changed] < whole[changed]
+        moved = site.lake.subscriptions.seek("orders", "billing", start)
+        assert moved.positions == start
+        with site.subscribe(follow=False) as again:
+            assert offsets_of(again).get(changed, []) == []  # nothing has come again yet
 
 
 def test_a_seek_that_meets_a_rollback_moves_nothing(site: TopicSite) -> None:

@@ -271,12 +271,12 @@ class TopicReader(Polled["Batch"]):
             self._judge(self._told or before, after)
 
     def _rolled_back(self, cursor: Cursor, back: SetBack) -> Conflict:
-        name, number = self._world.topic.name, cursor.partition
+        name, number, here = self._world.topic.name, cursor.partition, self.positions
         return Conflict(
             f"the table of topic {name} was rolled back: rows of partition {number} from offset "
             f"{back.lowest} on were taken out, and this reader has come to {cursor.position}",
-            hint=f"`reader.seek({{{number}: {cursor.position}}})` leaves it at that, "
-            f"`reader.seek({{{number}: {back.lowest}}})` reads again what comes again; "
+            hint=f"`reader.seek({here})` leaves it at that, "
+            f"`reader.seek({here | {number: back.lowest}})` reads again what comes again; "
             'on_rollback="skip" or "from" does so by itself',
             context={
                 "partition": str(number),

@@ -242,7 +242,7 @@ class Subscription(Consumer):
     def _next(self, timeout_seconds: float) -> Batch | None:
         placements = self._placements
         # Not under the lock: whoever acknowledges in another thread does not wait for rows.
-        batch = self._held or self._reading.poll(timeout_seconds)
+        batch = self._held or self._read(timeout_seconds)
         with self._lock:
             if placements != self._placements or self._is_closing.is_set():
                 if batch is not None:  # it may have been read after that: it is to come again
@@ -260,6 +260,26 @@ class Subscription(Consumer):
             furthest = self._furthest.get(batch.partition, 0)
             self._furthest[batch.partition] = max(furthest, batch.next_offset)
             return replace(batch, delivery=self._delivered)
+
+    def _read(self, timeout_seconds: float) -> Batch | None:
+        try:
+            return self._reading.poll(timeout_seconds)
+        except Conflict as error:
+            if "lowest" not in error.context:
+                raise
+            raise self._rolled_back(error) from error
+
+    def _rolled_back(self, error: Conflict) -> Conflict:
+        """A reader's word about a rollback, with what to do about a subscription."""
+        back = {int(error.context["partition"]): int(error.context["lowest"])}
+        places = ",".join(f"{p}:{at}" for p, at in sorted((self._handed | back).items()))
+        command = f"calve subscription seek {self.topic} {self.name} --to {places}"
+        return Conflict(
+            error.message,
+            hint=f"subscribe again to leave it at that; to read again what comes again, run "
+            f'`{command}` before; on_rollback="skip" or "from" does so by itself',
+            context=error.context,
+        )
 
     def _counts(self, batch: Batch) -> bool:
         """Whether it was handed out since its partition was last placed."""
