@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pyarrow as pa
@@ -28,6 +29,7 @@ from tests.conftest import MakeSettings
 from tests.fakes.delete_files import delete_equal
 from tests.fakes.small_pipeline import drain
 from tests.integration.serving import Serving, serving
+from tests.servers import tcp
 
 # Works for minutes, in little memory.
 LONG = "SELECT sum(a.i * b.i % 7) FROM range(1000000) a(i), range(1000000) b(i)"
@@ -195,6 +197,16 @@ def test_a_flight_client_that_goes_ends_its_query(service: Serving, client: Clie
         next(rows.batches())
         del rows
     eventually(lambda: not service.intake.queries.list())
+
+
+def test_a_service_far_away_is_reached(client: Client) -> None:
+    port = urlsplit(client._link.url).port
+    assert port is not None
+    with (
+        tcp.serve(port, connect_seconds=0.3) as far,
+        Client(f"grpc://127.0.0.1:{far.port}") as asking,
+    ):
+        assert list(asking.sql("SELECT count(*) AS orders FROM orders")) == [{"orders": 2}]
 
 
 def test_time_is_limited(make_settings: MakeSettings) -> None:

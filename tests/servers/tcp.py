@@ -39,8 +39,9 @@ class TcpFront:
 
 
 @contextmanager
-def serve(upstream_port: int) -> Iterator[TcpFront]:
-    server = _Server(upstream_port)
+def serve(upstream_port: int, *, connect_seconds: float = 0.0) -> Iterator[TcpFront]:
+    """A proxy that takes some time to connect, as a server far away does."""
+    server = _Server(upstream_port, connect_seconds)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
@@ -58,8 +59,9 @@ class _Server(socketserver.ThreadingTCPServer):
     block_on_close = False
     request_queue_size = 256
 
-    def __init__(self, upstream_port: int) -> None:
+    def __init__(self, upstream_port: int, connect_seconds: float) -> None:
         self.upstream_port = upstream_port
+        self.connect_seconds = connect_seconds
         self.faults: Faults[bytes] = Faults()
         self.stopping = threading.Event()
         self.accepted = 0
@@ -144,6 +146,8 @@ class _Handler(socketserver.BaseRequestHandler):
     server: _Server
 
     def handle(self) -> None:
+        if self.server.stopping.wait(self.server.connect_seconds):
+            return
         with socket.create_connection((HOST, self.server.upstream_port)) as upstream:
             pair = _Pair(self.server, self.request, upstream)
             with self.server.joined(pair):

@@ -7,13 +7,14 @@ whoever reads, except for Spark where it provably means the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from calve.condition import Condition, parse_condition
-from calve.errors import InvalidRequest, MissingPart
+from calve.errors import InvalidRequest
+from calve.query.by_spark import require_spark, spark_batches
 from calve.query.engine import IDLE, NO_LIMITS, Limits, literal, quoted
 from calve.query.row_filter import filtered
 from calve.query.rows import Rows, Shown
@@ -157,7 +158,9 @@ class Scan:
             used.release()
             assert found is not None
             return int(found[0])
-        return sum(map(len, _limited(self._chosen(limits, spark), self.limit)))
+        # Rows are counted by whichever column; the others need not be read.
+        least = replace(self, columns=self.columns[:1])
+        return sum(map(len, _limited(least._chosen(limits, spark), self.limit)))  # noqa: SLF001
 
     def _chosen(
         self, limits: Limits, spark: Callable[[], SparkSession] | None
@@ -166,7 +169,9 @@ class Scan:
         needed = self.condition.columns if self.condition else ()
         read = self.view.pick([*self.columns, *(n for n in needed if n not in self.columns)])
         if self.choice.engine is Engine.SPARK:
-            batches = spark_batches(read, self.condition, self.choice, spark)
+            batches = spark_batches(
+                read, self.choice, spark, condition=self.condition, limit=self.limit
+            )
         else:
             # Loading it waits until a table needs it.
             from calve.tables.arrow_scan import arrow_batches
@@ -206,51 +211,6 @@ def iceberg_source(view: TableView) -> str:
     """`iceberg_scan` of exactly this view."""
     at = "" if view.travelled_to is None else f", snapshot_from_id={view.travelled_to}"
     return f"iceberg_scan({literal(view.table.metadata_location)}{at})"
-
-
-def spark_batches(
-    view: TableView,
-    condition: Condition | None,
-    choice: Choice,
-    spark: Callable[[], SparkSession] | None,
-) -> Iterator[pa.RecordBatch]:
-    """The view's columns by Spark, with the rows left out that it can tell are not wanted."""
-    frame: Any = _spark_frame(require_spark(choice, spark)(), view)
-    if condition is not None and (text := _spark_condition(condition)) is not None:
-        frame = frame.where(text)
-    picked = frame.select([f"`{name.replace('`', '``')}`" for name in view.columns])
-    yield from picked.toArrow().to_batches()
-
-
-def require_spark(
-    choice: Choice, spark: Callable[[], SparkSession] | None
-) -> Callable[[], SparkSession]:
-    if spark is None:
-        raise MissingPart(
-            f"only Spark can read this table: {choice.reason}",
-            hint="ask where Spark is: `lake.sql` in a program, or `calve sql` without --server; or "
-            "have Spark rewrite its files: `rewrite_data_files` with remove-dangling-deletes",
-        )
-    return spark
-
-
-def _spark_frame(session: SparkSession, view: TableView) -> Any:
-    name = ".".join(f"`{part}`" for part in view.table.name())
-    snapshot = view.snapshot
-    assert snapshot is not None
-    # Spark shows a snapshot with its own columns; newer ones come only with the table or a branch.
-    if view.branch is not None:
-        return session.read.option("branch", view.branch).table(name)
-    if view.travelled_to is None and view.has_newer_columns:
-        return session.table(name)
-    return session.read.option("versionAsOf", snapshot.snapshot_id).table(name)
-
-
-def _spark_condition(condition: Condition) -> str | None:
-    try:
-        return condition.spark_sql()
-    except InvalidRequest:
-        return None
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

@@ -11,10 +11,11 @@ import duckdb
 import pyarrow as pa
 
 from calve.errors import CalveError, InvalidRequest, NotFound
+from calve.query.by_spark import require_spark, spark_batches
 from calve.query.engine import IDLE, NO_LIMITS, Idle, Limits, quoted
 from calve.query.parameters import Parameters, checked_parameters
 from calve.query.rows import AsOf, Rows, Shown
-from calve.query.scan import BATCH_ROWS, require_spark, spark_batches
+from calve.query.scan import BATCH_ROWS
 from calve.query.source import Source, TableSource
 from calve.query.statement import Statement, TableAt, parse_statement
 from calve.query.stream import Budget, Stop, bounded, conform
@@ -277,7 +278,7 @@ class _Stream:
         if view.snapshot is None:
             return
         if choice.engine is Engine.SPARK:
-            batches = spark_batches(view, None, choice, self._spark)
+            batches = spark_batches(view, choice, self._spark)
         else:
             # Loading it waits until a table needs it.
             from calve.tables.arrow_scan import arrow_batches
