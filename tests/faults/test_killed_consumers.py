@@ -22,6 +22,7 @@ from tests.services import ROOT, environment, wait_until
 
 BILLING = SubscriptionName(TableName.parse("orders"), "billing")
 ROWS = 20
+BATCH_ROWS = 2
 
 
 class Line(NamedTuple):
@@ -86,8 +87,9 @@ def killed_rounds(directory: Path, rounds: int, seed: int) -> str:
         try:
             wait_until(lambda: progress.look() == 1, 60)
             for number in range(rounds):
-                producer.produce("orders", [{"id": n} for n in range(ROWS)]).result()
-                time.sleep(choose.uniform(0.0, 0.3))  # the moment of death is the test
+                for _ in range(ROWS // BATCH_ROWS):
+                    producer.produce("orders", [{"id": n} for n in range(BATCH_ROWS)]).result()
+                time.sleep(choose.uniform(0.0, 0.05))  # the moment of death is the test
                 victim = number % 3 if rounds < 10 else choose.randrange(3)
                 if victim == 2:
                     service.kill()
@@ -96,7 +98,7 @@ def killed_rounds(directory: Path, rounds: int, seed: int) -> str:
                     consumers.kill_one(victim)
                 progress.look()
                 consumers.revive()
-                if choose.random() < 0.5:
+                if choose.random() < 0.9:  # mostly somebody is at work when death comes
                     before = progress.look()
                     end = ROWS * (number + 1) + 1
                     wait_until(lambda: progress.look() > before or progress.look() == end, 60)  # noqa: B023

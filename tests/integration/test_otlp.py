@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -46,6 +47,7 @@ from calve.parts import has_part
 from calve.topics import TopicChange
 from calve.wal import Kind
 from tests.conftest import MakeSettings
+from tests.servers.tls import Authority
 from tests.services import PORTS
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -408,6 +410,32 @@ def test_http_refuses_with_the_status_that_the_protocol_says(door: Door) -> None
     assert (full.status_code, full.headers["retry-after"]) == (429, "1")
     assert door.post(body).status_code == 200
     assert admission.held_bytes == 0
+
+
+def test_every_door_speaks_tls(
+    make_settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # they would win over the exporter's own
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "tls").mkdir()
+    authority = Authority(tmp_path / "tls")
+    certificate, key = authority.server_files()
+    settings = make_settings(
+        ingest__tls_cert=str(certificate),
+        ingest__tls_key=str(key),
+        **{f"ingest__{port}": 0 for port in PORTS},
+    )
+    provider = TracerProvider(resource=RESOURCE)
+    with Lake(settings) as lake, lake.serve(otlp=True) as serving:
+        at = serving.addresses
+        credentials = grpc.ssl_channel_credentials(authority.pem.read_bytes())
+        over_grpc = GrpcSpans(at.otlp_grpc, credentials=credentials)
+        over_http = HttpSpans(f"{at.otlp_http}/v1/traces", certificate_file=str(authority.pem))
+        for exporter in (over_grpc, over_http):
+            provider.add_span_processor(SimpleSpanProcessor(exporter))
+        provider.get_tracer("t").start_span("safe").end()
+        provider.shutdown()
+        assert [row["name"] for row in lake.sql("select name from traces")] == ["safe"] * 2
 
 
 def test_telemetry_without_its_part_is_one_clear_error(

@@ -47,6 +47,8 @@ def words_for(cluster: clusters.Cluster, package: Path, log: Path) -> list[str]:
         "ingest.otlp_grpc_port": 0,
         "ingest.otlp_http_port": 0,
     }
+    if options := clusters.jvm_options():
+        flags["spark.conf.spark.executor.extraJavaOptions"] = options
     return [word for name, value in flags.items() for word in ("--set", f"{name}={value}")]
 
 

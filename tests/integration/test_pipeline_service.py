@@ -121,7 +121,8 @@ def test_nothing_outlives_a_supervisor_that_was_killed(data: Path) -> None:
 def test_of_two_pipelines_one_works_and_the_other_waits_for_its_end(data: Path) -> None:
     with Lake(settings_of(data)) as lake:
         lake.produce("events", [{"id": 1}])
-    with up(data, only="pipeline") as first, up(data, only="pipeline") as second:
+    soon = ("--set", "pipeline.flush_interval_ms=100")
+    with up(data, *soon, only="pipeline") as first, up(data, *soon, only="pipeline") as second:
         assert (first.addresses(), second.addresses()) == ({}, {})
         wait_until(lambda: committed(data) == 1, SPARK_SECONDS)
         with Lake(settings_of(data)) as lake:

@@ -117,5 +117,6 @@ def test_an_insert_shows_how_much_of_its_file_is_read(
     said = terminal.ended()
     assert code == 0, said
     assert "100%" in said
+    assert said.count("%") > 2, "it moves while the file is read, and not only at the end"
     assert "#" in said
     assert "200,000 rows" in said
