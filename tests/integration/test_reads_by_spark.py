@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.schema import Schema
 
 from calve.errors import Unavailable
 from calve.lake import Lake
 from calve.query import by_spark
 from calve.query.rows import Rows
 from calve.tables.evolution import AddColumn, DropColumn, RenameColumn, WidenColumn
-from tests.integration.table_kinds import delete_equal
+from tests.integration.table_kinds import ALL, EVERYTHING, KEY, all_rows, delete_equal
+from tests.integration.test_who_reads_which_table import texts
 
 ROWS = pa.table(
     {
@@ -85,6 +87,24 @@ def test_columns_that_are_newer_than_the_rows_are_found_by_their_ids(spark_lake:
     assert len(tables.query_table("t", columns=["name"])) == 6
     found = tables.sql("select max(small), count(name), max(place.town) from t").to_arrow()
     assert [column[0].as_py() for column in found.columns] == [7, 0, "c7"]
+
+
+def test_every_type_that_spark_has_comes_as_it_is(spark_lake: Lake) -> None:
+    """Spark has uuids as text, and no times of day."""
+    kept = [field for field in ALL.fields if field.name != "time"]
+    table = spark_lake.catalog.create_table("t", Schema(*kept))
+    table.append(all_rows().drop_columns("time"))
+    table.append(pa.table({"i": pa.array([7], pa.int32())}))
+    delete_equal(spark_lake, "i", pa.int32(), table.schema().find_field("i").field_id, [7])
+    expected = [{k: v for k, v in row.items() if k != "time"} for row in EVERYTHING]
+    rows = spark_lake.tables.query_table("t")
+    assert rows.engine == "spark"
+    assert texts(rows) == texts(expected)
+    spark_lake.tables.add_column("t", "later", "uuid")
+    (found,) = spark_lake.tables.query_table("t", "u is not null", ["u", "st", "li", "later"])
+    assert found == {name: EVERYTHING[0].get(name) for name in ("u", "st", "li", "later")}
+    (row,) = spark_lake.tables.sql(f"select u, st.u as inner_u from t where u = '{KEY}'")
+    assert row == {"u": KEY, "inner_u": KEY}
 
 
 def test_rows_come_partition_after_partition(

@@ -17,7 +17,14 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from calve.errors import Conflict
 from calve.subscriptions import TopicReader
 from tests.fakes.topic_site import batch_offsets
-from tests.property.topic_machine import PARTITIONS, TopicMachine, quick_disk, settings_of
+from tests.property.topic_machine import (
+    PARTITIONS,
+    Luck,
+    TopicMachine,
+    lucks,
+    quick_disk,
+    settings_of,
+)
 
 __all__ = ["quick_disk"]
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -56,12 +63,12 @@ class ReaderMachine(TopicMachine):
         finally:
             self.opened.close()
 
-    def before_change(self, what: str, data: st.DataObject) -> None:
+    def before_change(self, what: str, luck: Luck) -> None:
         # What a reader has not seen before its snapshot is gone, nobody can tell it.
         for each in self.readings if what == "expire" else ():
             self.read_one(each)
         if what in {"back", "replay"}:
-            self.read_all(data.draw(st.sampled_from(self.readings)))
+            self.read_all(luck.choice(self.readings))
 
     def was_rolled_back(self, gone: dict[int, int]) -> None:
         for reading in self.readings:
@@ -70,14 +77,14 @@ class ReaderMachine(TopicMachine):
     @rule(
         what=st.sampled_from(["open", "anew", "one", "one", "all"]),
         policy=st.sampled_from(["fail", "skip", "from"]),
-        data=st.data(),
+        luck=lucks,
     )
-    def read(self, what: str, policy: Any, data: st.DataObject) -> None:
-        reading = data.draw(st.sampled_from(self.readings))
+    def read(self, what: str, policy: Any, luck: Luck) -> None:
+        reading = luck.choice(self.readings)
         match what:
             case "open":
                 ends = self.model.durable
-                at = {each: data.draw(st.integers(0, ends[each])) for each in PARTITIONS}
+                at = {each: luck.randint(0, ends[each]) for each in PARTITIONS}
                 self.open_reader(at, policy)
             case "anew":
                 self.begin_anew(reading)

@@ -20,7 +20,14 @@ from calve.state import SubscriptionName
 from calve.subscriptions import Batch, Subscription, tail
 from calve.subscriptions.served import ServedSubscriptions
 from tests.fakes.topic_site import batch_offsets
-from tests.property.topic_machine import PARTITIONS, TopicMachine, quick_disk, settings_of
+from tests.property.topic_machine import (
+    PARTITIONS,
+    Luck,
+    TopicMachine,
+    lucks,
+    quick_disk,
+    settings_of,
+)
 
 __all__ = ["quick_disk"]
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -92,7 +99,7 @@ class SubscriptionMachine(TopicMachine):
         finally:
             self.opened.close()
 
-    def before_change(self, what: str, data: st.DataObject) -> None:
+    def before_change(self, what: str, luck: Luck) -> None:
         # What somebody has not seen before its snapshot is gone, nobody can tell him.
         if what == "expire":
             if self.owner is not None:
@@ -110,12 +117,12 @@ class SubscriptionMachine(TopicMachine):
                 known = consumer.gone.get(partition, lowest)
                 consumer.gone[partition] = min(lowest, known)
 
-    @rule(policy=st.sampled_from(["shared", "shared", "fail", "skip", "from"]), data=st.data())
-    def come_and_go(self, policy: str, data: st.DataObject) -> None:
-        if data.draw(st.booleans()) or not self.consumers:
+    @rule(policy=st.sampled_from(["shared", "shared", "fail", "skip", "from"]), luck=lucks)
+    def come_and_go(self, policy: str, luck: Luck) -> None:
+        if luck.random() < 0.5 or not self.consumers:
             self.come(policy)
         else:
-            self.leave(data.draw(st.sampled_from(self.consumers)))
+            self.leave(luck.choice(self.consumers))
 
     def come(self, policy: Any) -> None:
         if len(self.consumers) == 3:
@@ -145,28 +152,28 @@ class SubscriptionMachine(TopicMachine):
             min_size=1,
             max_size=4,
         ),
-        data=st.data(),
+        luck=lucks,
     )
-    def consume(self, what: list[str], data: st.DataObject) -> None:
+    def consume(self, what: list[str], luck: Luck) -> None:
         for each in what:
             if not self.consumers:
                 return
             match each:
                 case "poll":
-                    self.poll(data)
+                    self.poll(luck)
                 case "ack":
-                    self.acknowledge(data)
+                    self.acknowledge(luck)
                 case "nack":
-                    self.refuse(data)
+                    self.refuse(luck)
                 case "move":
-                    self.move(data, is_operator=data.draw(st.booleans()))
+                    self.move(luck, is_operator=luck.random() < 0.5)
                 case _:
                     self.take_away()
 
-    def poll(self, data: st.DataObject) -> None:
+    def poll(self, luck: Luck) -> None:
         among = [self.owner] * 3 if self.owner is not None else []
-        consumer = data.draw(st.sampled_from([*among, *self.consumers]))
-        for _ in range(data.draw(st.integers(1, 4))):
+        consumer = luck.choice([*among, *self.consumers])
+        for _ in range(luck.randint(1, 4)):
             self.read_one(consumer)
 
     def read_one(self, consumer: Consumer) -> None:
@@ -221,14 +228,14 @@ class SubscriptionMachine(TopicMachine):
             assert time.monotonic() < deadline
             self.read_one(consumer)
 
-    def acknowledge(self, data: st.DataObject) -> None:
+    def acknowledge(self, luck: Luck) -> None:
         with_rows = [each for each in self.consumers if each.out]
         if not with_rows:
             return
-        consumer = data.draw(st.sampled_from(with_rows))
-        number = data.draw(st.integers(max(0, len(consumer.out) - 4), len(consumer.out) - 1))
+        consumer = luck.choice(with_rows)
+        number = luck.randint(max(0, len(consumer.out) - 4), len(consumer.out) - 1)
         batch = consumer.out[number]
-        offset = data.draw(st.sampled_from([batch.next_offset, batch.first_offset + 1]))
+        offset = luck.choice([batch.next_offset, batch.first_offset + 1])
         if not consumer.counts(number) or consumer.generation is None:
             assert not consumer.subscription.ack(batch, offset)
         elif consumer.is_lost:
@@ -244,11 +251,11 @@ class SubscriptionMachine(TopicMachine):
                 consumer.generation = None  # it is told, and goes where the subscription is
         assert self.site.state.positions(self.name) == self.acknowledged
 
-    def refuse(self, data: st.DataObject) -> None:
+    def refuse(self, luck: Luck) -> None:
         if self.owner is None or not self.owner.out or self.owner.is_lost:
             return
         consumer = self.owner
-        number = data.draw(st.integers(max(0, len(consumer.out) - 4), len(consumer.out) - 1))
+        number = luck.randint(max(0, len(consumer.out) - 4), len(consumer.out) - 1)
         batch = consumer.out[number]
         counts = consumer.counts(number)
         try:
@@ -260,9 +267,9 @@ class SubscriptionMachine(TopicMachine):
             consumer.at[batch.partition] = self.acknowledged[batch.partition]
             consumer.forget(batch.partition)
 
-    def move(self, data: st.DataObject, is_operator: bool) -> None:
-        to = {p: data.draw(st.integers(0, self.model.durable[p])) for p in PARTITIONS}
-        consumer = data.draw(st.sampled_from(self.consumers))
+    def move(self, luck: Luck, is_operator: bool) -> None:
+        to = {p: luck.randint(0, self.model.durable[p]) for p in PARTITIONS}
+        consumer = luck.choice(self.consumers)
         if is_operator:
             self.site.lake.subscriptions.seek("orders", "billing", to)
         elif consumer.is_lost:

@@ -14,6 +14,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, NestedField
 
 from calve.tables.answer_types import result_schema
+from calve.tables.inputs.convert import converter
 from calve.tables.views import TableView
 
 
@@ -40,22 +41,24 @@ class ColumnsThen:
 
     def as_now(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows with these columns, under the view's."""
+        typed = self._typed(batch)
         if self.is_now:
-            return batch
+            return typed
         # Loading it waits until a table needs it.
         from pyiceberg.io.pyarrow import _to_requested_schema
 
         from calve.tables.projection import mend_projection
 
         mend_projection()
-        typed = pa.RecordBatch.from_arrays(
-            [
-                column if column.type == field.type else column.cast(field.type)
-                for column, field in zip(batch.columns, self._arrow, strict=True)
-            ],
-            schema=self._arrow,
-        )
         return _to_requested_schema(self._now, self.schema, typed)
+
+    def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """As Iceberg has the types: an engine that has no uuids gives their text."""
+        columns = [
+            converter(column.type, field.type)(column)
+            for column, field in zip(batch.columns, self._arrow, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
 
     @cached_property
     def _arrow(self) -> pa.Schema:
