@@ -7,6 +7,7 @@ themselves.
 from __future__ import annotations
 
 import html
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -25,11 +26,8 @@ class Grid:
     def lines(self) -> list[str]:
         """Columns as wide as they need to be, the last one free to run on."""
         cells = [list(self.columns), *(list(map(_text, row)) for row in self.rows)]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(self.columns))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in cells
-        ]
+        widths = [max(width_of(row[i]) for row in cells) for i in range(len(self.columns))]
+        lines = ["  ".join(map(_padded, row, widths)).rstrip() for row in cells]
         return lines if self.words is None else [*lines, self.words]
 
     def html(self) -> str:
@@ -46,6 +44,19 @@ class Grid:
         words = f"{left_out:,} more row{'' if left_out == 1 else 's'}"
         words = words if self.words is None else f"{words}; {self.words}"
         return Grid(self.columns, self.rows[:_SHOWN_ROWS_MAX], words)
+
+
+def width_of(text: str) -> int:
+    """How many places a terminal gives to a text."""
+    if text.isascii():
+        return len(text)
+    return sum(map(sign_width, text))
+
+
+def sign_width(sign: str) -> int:
+    if unicodedata.combining(sign) or unicodedata.category(sign) in {"Mn", "Me", "Cf"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(sign) in {"W", "F"} else 1
 
 
 class ShownAsGrids:
@@ -73,3 +84,7 @@ def _cell(value: object) -> str:
 
 def _text(value: object) -> str:
     return "-" if value is None else str(value)
+
+
+def _padded(cell: str, width: int) -> str:
+    return cell + " " * (width - width_of(cell))

@@ -141,7 +141,12 @@ def test_what_somebody_else_expired_meanwhile_is_no_mistake(
     lake: Lake, manager: IcebergManager
 ) -> None:
     def somebody_is_quicker(commit: Any) -> Any:
-        assert len(manager.expire_snapshots("t", 0).snapshot_ids) == 2
+        # Not by Calve, whose own expiries of one table wait for each other.
+        table = lake.catalog.load_table("t")
+        kept = {each.snapshot_id for each in table.refs().values()}
+        old = [each for each in table.snapshots() if each.snapshot_id not in kept]
+        assert len(old) == 2
+        table.maintenance.expire_snapshots().by_ids([each.snapshot_id for each in old]).commit()
         return commit()
 
     with lying(lake.catalog, somebody_is_quicker):

@@ -111,7 +111,7 @@ def test_the_ten_lines_work_as_they_stand(shell: Shell, tmp_path: Path) -> None:
     assert added.out.split().count("email") == 1
     assert "full_name" in renamed.out
     assert [line.split()[0] for line in listed.out.splitlines()[1:]] == ["12340", "12345"]
-    assert "1 snapshots forgotten" in expired.err
+    assert "1 snapshot forgotten" in expired.err
     left = shell("iceberg-manager query users --json").json()
     assert left == [
         {"id": 1, "full_name": "Ada", "age": 36, "email": None},
@@ -160,6 +160,8 @@ def test_the_ending_of_a_file_says_how_rows_are_written(shell: Shell, tmp_path: 
     assert (tmp_path / "one.csv").read_text() == '{"id":1,"name":"Ada","age":36}\n'
     shell(f"{asked} --output one.csv --json")
     assert json.loads((tmp_path / "one.csv").read_text()) == [{"id": 1, "name": "Ada", "age": 36}]
+    assert "no format; use --format" in shell(f"{asked} --output one.xyz", code=2).err
+    assert "two formats" in shell(f"{asked} --json --format csv", code=2).err
     shell(f"{asked} --output one.txt")
     assert (tmp_path / "one.txt").read_text().splitlines()[0].split() == ["id", "name", "age"]
     assert shell(f"{asked} --output - --format csv").out.splitlines()[1] == '1,"Ada",36'

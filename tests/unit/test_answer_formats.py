@@ -101,6 +101,22 @@ def test_dates_beyond_pythons_calendar_are_shown() -> None:
     assert "12000-01-01" in Rows(answer.to_reader)._repr_html_()
 
 
+def test_a_table_of_many_rows_cuts_no_number() -> None:
+    answer = Rows(pa.table({"i": range(12_000), "x": [n * 1.5 for n in range(12_000)]}).to_reader)
+    lines = written(answer, "table").decode().splitlines()
+    assert lines[2].split() == ["0", "0.0"]
+    assert lines[-1].split() == ["11999", "17998.5"]
+
+
+def test_a_plan_is_shown_whole() -> None:
+    plan = "┌─────┐\n│ SEQ │\n└─────┘\n" + "x" * 200 + "\n"
+    answer = pa.table({"explain_key": ["physical_plan"], "explain_value": [plan]})
+    assert written(Rows(answer.to_reader), "table").decode() == plan
+    assert repr(Rows(answer.to_reader)) == plan.rstrip("\n")
+    assert Rows(answer.to_reader)._repr_html_() == f"<pre>{plan.rstrip()}</pre>"
+    assert json.loads(written(Rows(answer.to_reader), "json"))[0]["explain_value"] == plan
+
+
 def test_csv_is_read_back() -> None:
     answer = Rows(
         pa.table({"s": ["", None, 'a"b,c\nd'], "i": [1, None, 2], "d": [Decimal("1.50"), None, Decimal(0)]}).to_reader

@@ -472,6 +472,14 @@ def test_json_numbers_keep_every_digit_in_decimals() -> None:
     assert rows(io.BytesIO(b"[" + line + b"]"), schema) == expected
 
 
+@pytest.mark.parametrize("number", [2**63, 2**64, -(2**200)])
+def test_a_whole_number_beyond_a_long_is_told_as_such(number: int) -> None:
+    told = str(refused(io.BytesIO(f'{{"id": {number}}}'.encode()), format="ndjson"))
+    assert "cannot be read" not in told
+    assert str(number)[:40] in told
+    assert "is not a valid long: the number is too big" in told
+
+
 def test_json_has_words_for_the_numbers_it_lacks() -> None:
     words = ["NaN", "Infinity", "-Infinity"]
     lines = "\n".join(json.dumps({"id": n, "x": word, "f": word}) for n, word in enumerate(words))

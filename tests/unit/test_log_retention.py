@@ -159,6 +159,25 @@ class FullDisk(OsFiles):
         return self.free
 
 
+def test_a_log_that_asks_lets_go_of_nothing_that_was_told_before(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    """The table may have been set back since, so that its rows are to come again."""
+    log = open_log(tmp_path, clock)
+    stream = log.create_stream(TOPIC)
+    other = log.create_stream(TOPIC, 1)
+    log.ask_committed(lambda: nullcontext({other.id: 1}))
+    log.append(other, rows(0))
+    log.rotate()
+    log.append(stream, rows(0, 10))
+    log.rotate()
+    assert log.trim({stream.id: 10, other.id: 1}) == 0, "committed, but hot"
+    clock.seconds = 61
+    assert log.trim() == 1, "of the second topic nobody said anything this time"
+    with log.reader() as reader:
+        assert reader.offsets(stream) == (0, 10)
+
+
 def test_below_the_floor_of_free_space_appends_are_refused(
     tmp_path: Path, clock: HandClock
 ) -> None:

@@ -16,8 +16,9 @@ from calve.condition import parse_condition
 from calve.model import TableName
 from calve.query.row_engine import RowEngine
 from calve.tables.catalog import LakeCatalog
+from calve.tables.columns import OFFSET, PARTITION
 from calve.tables.condition_columns import condition_columns
-from calve.tables.offset_scan import OFFSET, OFFSET_COLUMNS, PARTITION
+from calve.tables.offset_scan import OFFSET_COLUMNS
 from calve.tables.reading import FileReader
 from calve.tables.removals import Removals
 from calve.tables.runs import Runs

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 
+from calve.errors import masked
 from calve.grid import Grid
 
 
@@ -32,7 +33,7 @@ def print_grid(grid: Grid) -> None:
 
 def say(text: str) -> None:
     """Words for the person at the terminal."""
-    click.echo(text, err=True)
+    click.echo(masked(text), err=True)
 
 
 def counted(count: int, noun: str) -> str:

@@ -11,7 +11,7 @@ import click
 from calve.changes import Change, Expression
 from calve.cli.opened import opened
 from calve.cli.options import Call, common_options, row_options
-from calve.cli.output import print_json, say
+from calve.cli.output import counted, print_json, say
 from calve.cli.progress import reading_rows
 from calve.manager import Engine
 
@@ -184,7 +184,7 @@ def delete(
             if call.as_json:
                 print_json({"table": table, "would_delete": count})
             else:
-                say(f"{count:,} rows would be deleted")
+                say(f"{counted(count, 'row')} would be deleted")
             return
         change = manager.delete_data(table, where, branch=branch, engine=engine, flush=not no_flush)
     _print(call, change)

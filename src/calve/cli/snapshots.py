@@ -9,7 +9,7 @@ import click
 
 from calve.cli.opened import confirm, destroying, opened
 from calve.cli.options import Call, common_options
-from calve.cli.output import print_grid, print_json, say
+from calve.cli.output import counted, print_grid, print_json, say
 from calve.cli.removal import print_removal
 
 
@@ -87,8 +87,8 @@ def expire(call: Call, table: str, *, days: float, force: bool, dry_run: bool, y
         if not dry_run and not yes and sys.stdin.isatty():
             would = manager.expire_snapshots(table, days, dry_run=True, force=force)
             confirm(
-                f"Forget {len(would.snapshot_ids):,} snapshots and delete "
-                f"{len(would.files):,} files?",
+                f"Forget {counted(len(would.snapshot_ids), 'snapshot')} and delete "
+                f"{counted(len(would.files), 'file')}?",
                 yes=False,
             )
         expired = manager.expire_snapshots(table, days, dry_run=dry_run, force=force)
@@ -99,13 +99,13 @@ def expire(call: Call, table: str, *, days: float, force: bool, dry_run: bool, y
         click.echo(file)
     would_be = "would be " if dry_run else ""
     say(
-        f"{len(expired.snapshot_ids):,} snapshots {would_be}forgotten, "
-        f"{len(expired.files):,} files {would_be}deleted"
+        f"{counted(len(expired.snapshot_ids), 'snapshot')} {would_be}forgotten, "
+        f"{counted(len(expired.files), 'file')} {would_be}deleted"
     )
     for kept in expired.kept:
         say(
-            f"{len(kept.snapshot_ids):,} snapshots kept for follower {kept.follower} until "
-            f"{kept.until:%Y-%m-%d %H:%M:%S} UTC"
+            f"{counted(len(kept.snapshot_ids), 'snapshot')} kept for follower {kept.follower} "
+            f"until {kept.until:%Y-%m-%d %H:%M:%S} UTC"
         )
 
 

@@ -18,7 +18,7 @@ import pyarrow.parquet
 from calve.errors import InvalidRequest
 from calve.query.cells import cell_text, column_values, json_converter, json_rows
 from calve.query.rows import Rows
-from calve.query.text_table import column_widths, is_right, line
+from calve.query.text_table import column_widths, is_plan, is_right, line, plan_lines
 from calve.tables.nearest import meant
 
 _WIDTH_ROWS: Final = 1000
@@ -58,13 +58,18 @@ def write_rows(rows: Rows, out: BinaryIO, kind: str) -> int:
 
 
 def _write_table(rows: _Counted, out: BinaryIO) -> None:
-    """Columns are as wide as the first rows need; what is wider later is cut."""
+    """Columns are as wide as the first rows need, and grow where later ones need more."""
+    if is_plan(rows.schema):
+        for batch in rows.batches():
+            out.writelines(f"{each}\n".encode() for each in plan_lines(batch))
+        return
     right = [is_right(field.type) for field in rows.schema]
     widths: list[int] | None = None
     for batch in _pieces(rows, _WIDTH_ROWS):
         cells = [[cell_text(value) for value in column_values(column)] for column in batch.columns]
         if widths is None:
             widths = _write_head(rows, cells, out)
+        widths = list(map(max, widths, column_widths(rows.schema, cells)))
         out.writelines(_line(row, widths, right) for row in zip(*cells, strict=True))
     if widths is None:
         _write_head(rows, [[] for _ in rows.columns], out)

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from calve.errors import CalveError, InvalidRequest, NotFound, Unavailable
 from calve.query.engine import Limits
-from calve.query.sql import run_sql
+from calve.query.sql import HOST, run_sql
 from calve.query.stream import Stop
 from calve.query.tail import Tails
 from calve.query.turns import Turns
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from calve.access import Caller
+    from calve.access.limits import TenantLimits
     from calve.query.parameters import Parameters
     from calve.query.rows import Rows
     from calve.settings import Settings
@@ -44,13 +46,17 @@ _STATM: Final = Path("/proc/self/statm")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One statement; `client` is whose turn it takes, `tenant` whose tables it may see."""
+    """One statement; `client` is whose turn it takes, `tenant` whose tables it may see.
+
+    A short name means what it means to the `caller`, who sees its own tables only.
+    """
 
     sql: str
     parameters: Parameters | None = None
     fresh: bool = True
     client: str = ""
     tenant: str | None = None
+    caller: Caller = HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,12 @@ class _Running:
                 self.stop.end(Unavailable("whoever asked has gone"))
 
     def is_of(self, tenant: str | None) -> bool:
-        return tenant in {None, self.question.tenant}
+        return tenant in {None, self.tenant}
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose query it is; None for one over all of them."""
+        return self.question.caller.only_tenant or self.question.tenant
 
     def status(self) -> QueryStatus:
         asked = self.question
@@ -143,9 +154,16 @@ class Answer:
 class Queries:
     """Safe to share between threads."""
 
-    def __init__(self, settings: Settings, catalog: Callable[[], LakeCatalog]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        catalog: Callable[[], LakeCatalog],
+        *,
+        limits: TenantLimits | None = None,
+    ) -> None:
         query = settings.query
         self._catalog = catalog
+        self._tenants = limits
         self._tails = Tails(settings)
         self._limits = Limits(
             time_ms_max=query.time_ms_max,
@@ -180,6 +198,7 @@ class Queries:
                 limits=self._limits,
                 tails=self._tails if question.fresh else None,
                 tenant=question.tenant,
+                caller=question.caller,
                 stop=running.stop,
             )
             answer = Answer(self, running, rows)
@@ -208,6 +227,8 @@ class Queries:
         """Let go of a query; again is nothing."""
         with self._lock:
             is_open = self._open.pop(running.id, None) is not None
+        if is_open and self._tenants is not None:
+            self._tenants.leave_query(running.tenant)
         if is_open and running.has_turn:
             self._turns.give()
 
@@ -226,6 +247,8 @@ class Queries:
         with self._lock:
             if self._is_closing:
                 raise Unavailable("the service stops", hint="ask again when it is back")
+            if self._tenants is not None:
+                self._tenants.enter_query(running.tenant)
             if not self._open:
                 self._idle_bytes = _memory_bytes()
             self._open[running.id] = running

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from calve.errors import MissingPart
 from calve.query.cells import cell_text, column_values
-from calve.query.text_table import text_table
+from calve.query.text_table import is_plan, plan_lines, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -179,6 +179,8 @@ class Rows:
             yield from batch.to_pylist()
 
     def __repr__(self) -> str:
+        if is_plan(self.schema):
+            return "\n".join(plan_lines(self.to_arrow()))
         count = len(self)
         table = self.head(_SHOWN_ROWS_MAX)
         lines = text_table(
@@ -188,6 +190,8 @@ class Rows:
         return "\n".join([*lines, self._summary(count)])
 
     def _repr_html_(self) -> str:
+        if is_plan(self.schema):
+            return f"<pre>{html.escape(repr(self))}</pre>"
         count = len(self)
         table = self.head(_SHOWN_ROWS_MAX)
         shown = table.select(range(min(table.num_columns, _SHOWN_COLUMNS_MAX)))

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Final
 from calve.query.engine import quoted
 from calve.query.scan import iceberg_source
 from calve.tables.answer_types import result_schema
-from calve.tables.columns import OWN_PREFIX
+from calve.tables.columns import OFFSET, OWN_PREFIX
 from calve.tables.condition_columns import condition_columns
 from calve.tables.engine_choice import Engine
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
     from pyiceberg.schema import Schema
 
     from calve.query.tail import Tail
     from calve.query.tail_rows import StreamedRows
     from calve.tables.engine_choice import Choice
+    from calve.tables.lookup import OffsetRange
     from calve.tables.views import TableView
 
 _FLOATING: Final = ("FLOAT", "DOUBLE")
@@ -31,6 +34,7 @@ class TableSource:
     number: int
     view: TableView
     choice: Choice
+    ranges: Sequence[OffsetRange] | None = None  # outside of which nothing is asked for
 
     @property
     def stream_name(self) -> str:
@@ -101,7 +105,15 @@ class Source:
 
         listed = ", ".join(f"{column(name)} AS {quoted(name)}" for name in names)
         place = quoted(table.stream_name) if table.is_stream() else iceberg_source(table.view)
-        return f"SELECT {listed} FROM {place}"  # noqa: S608
+        whole = f"SELECT {listed} FROM {place}"  # noqa: S608
+        if table.ranges is None or table.is_stream():
+            return whole
+        # One by one: by a condition with several ranges DuckDB leaves out no file.
+        parts = [
+            f"{whole} WHERE {quoted(OFFSET)} BETWEEN {each.first} AND {each.last}"
+            for each in table.ranges
+        ]
+        return " UNION ALL ".join(parts) or f"{whole} WHERE false"
 
 
 def _guarded(name: str) -> str:

@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import duckdb
 import pyarrow as pa
 
+from calve.access import Caller
 from calve.errors import CalveError, InvalidRequest, NotFound
 from calve.query.by_spark import require_spark, spark_batches
 from calve.query.engine import IDLE, NO_LIMITS, Idle, Limits, quoted
 from calve.query.parameters import Parameters, checked_parameters
 from calve.query.rows import AsOf, Rows, Shown
 from calve.query.scan import BATCH_ROWS
+from calve.query.sought import Sought
 from calve.query.source import Source, TableSource
 from calve.query.statement import Statement, TableAt, parse_statement
 from calve.query.stream import Budget, Stop, bounded, conform
 from calve.query.tail_rows import StreamedRows
 from calve.tables.answer_types import result_schema
 from calve.tables.engine_choice import Engine, choose_engine, has_clashing_names
+from calve.tables.lookup import partitioned_by, ranges_with
 from calve.tables.nearest import meant
 from calve.tables.snapshots import parse_moment, snapshot_as_of, told_moment
 from calve.tables.views import TableView, view_reference, view_table
@@ -45,6 +48,9 @@ _EXPORTED: Final = re.compile(
 )
 
 
+HOST: Final = Caller.of_host()
+
+
 def run_sql(  # noqa: PLR0913
     catalog: LakeCatalog,
     text: str,
@@ -54,6 +60,7 @@ def run_sql(  # noqa: PLR0913
     spark: Callable[[], SparkSession] | None = None,
     tails: Tails | None = None,
     tenant: str | None = None,
+    caller: Caller = HOST,
     stop: Stop | None = None,
 ) -> Rows:
     """Run one SELECT over the lake's tables.
@@ -61,16 +68,17 @@ def run_sql(  # noqa: PLR0913
     Each table is looked up once, so all of the statement sees one snapshot of it. `AT (VERSION =>
     …)`, `TIMESTAMP`, `TAG` and `BRANCH` name another. With `tails`, a topic's table has the rows
     that are durable in its log too, except where AT names a state of the table. `parameters` are
-    the values of `?`, `$1` or `$name`. For a `tenant` there are no tables but its own. `stop` ends
-    it from another thread.
+    the values of `?`, `$1` or `$name`. For a `tenant`, and for a `caller`, there are no tables but
+    its own. `stop` ends it from another thread.
     """
     values = None if parameters is None else checked_parameters(parameters)
     statement = parse_statement(
         text,
         has_values=values is not None,
         is_bounded=limits.memory_bytes_max is not None,
+        name_of=caller.table_name,
     )
-    known = _Known(catalog, tails, tenant)
+    known = _Known(catalog, tails, tenant, caller)
     if statement.lists_tables:
         return _table_names(known)
     sources = _resolve(known, statement)
@@ -123,10 +131,13 @@ class _Asked(NamedTuple):
 class _Known:
     """What there is for whoever asks."""
 
-    def __init__(self, catalog: LakeCatalog, tails: Tails | None, tenant: str | None) -> None:
+    def __init__(
+        self, catalog: LakeCatalog, tails: Tails | None, tenant: str | None, caller: Caller
+    ) -> None:
         self._catalog = catalog
         self._tails = tails
         self._tenant = tenant
+        self._caller = caller
 
     def names(self) -> list[TableName]:
         topics = self._tails.topics() if self._tails else ()
@@ -140,8 +151,17 @@ class _Known:
     def table(self, name: TableName) -> Table | None:
         return self._catalog.find_table(name) if self._has(name) else None
 
+    def source(self, number: int, view: TableView, sought: Sought) -> TableSource:
+        choice = choose_engine(view)
+        ranges = None
+        # Where the time is named, bounds choose the files, and filters of all others would be read
+        # for nothing.
+        if choice.engine is Engine.DUCKDB and not sought.named & partitioned_by(view):
+            ranges = ranges_with(view, sought.texts, self._catalog.filters)
+        return TableSource(number, view, choice, ranges)
+
     def _has(self, name: TableName) -> bool:
-        return self._tenant in {None, name.tenant}
+        return self._tenant in {None, name.tenant} and self._caller.sees(name)
 
 
 def _resolve(known: _Known, statement: Statement) -> dict[TableAt, Source]:
@@ -154,7 +174,7 @@ def _resolve(known: _Known, statement: Statement) -> dict[TableAt, Source]:
         if table is None and (tail is None or wanted.unit is not None):
             raise _no_table(known, wanted.name)
         view = None if table is None else _view(table, wanted)
-        made = None if view is None else TableSource(number, view, choose_engine(view))
+        made = None if view is None else known.source(number, view, statement.sought[wanted])
         source = Source(number, made, tail if wanted.unit is None else None)
         if has_clashing_names(source.schema):
             raise InvalidRequest(

@@ -22,6 +22,7 @@ from calve.errors import InvalidRequest
 from calve.model import TableName
 from calve.query.engine import connect_confined, literal
 from calve.query.sizes import bound_sizes
+from calve.query.sought import sought_texts
 from calve.query.translate import message_of
 from calve.query.tree import Node, walk
 from calve.tables.columns import OWN_PREFIX
@@ -74,10 +75,21 @@ class TableAt:
 
 
 class Statement:
-    """A checked SELECT. `tables` are those of the lake that it reads."""
+    """A checked SELECT. `tables` are those of the lake that it reads, `sought` what of them."""
 
-    def __init__(self, tree: Node, explain: str = "", *, has_values: bool = False) -> None:
-        """With `explain`, only its plan is wanted; `has_values` for its parameters."""
+    def __init__(
+        self,
+        tree: Node,
+        explain: str = "",
+        *,
+        has_values: bool = False,
+        name_of: Callable[[str], TableName] = TableName.parse,
+    ) -> None:
+        """With `explain`, only its plan is wanted; `has_values` for its parameters.
+
+        `name_of` says what a name means to whoever asks.
+        """
+        self._name_of = name_of
         self._tree = tree
         self._explain = explain
         self._has_values = has_values
@@ -93,6 +105,7 @@ class Statement:
             for name in node["column_names"]
         )
         self._name_columns()
+        self.sought = sought_texts(tree, self._found)
         self.takes_null_for_a_value = any(_compares_with_null(node) for node in walk(tree))
 
     def sql(self, source: Callable[[TableAt], str], own: Callable[[TableAt], list[str]]) -> str:
@@ -162,7 +175,7 @@ class Statement:
             case "VALUE_PARAMETER" if not self._has_values:
                 raise InvalidRequest(
                     "the statement has a parameter, and there is no value for it",
-                    hint="write the value itself, or give it in `parameters`",
+                    hint="give it with --param, in a program as `parameters`, or write the value",
                 )
 
     def _check_table(self, node: Node, ctes: frozenset[str]) -> None:
@@ -170,10 +183,16 @@ class Statement:
         written = [part for part in parts if part]
         if len(written) == 1 and written[0].lower() in ctes and node.get("at_clause") is None:
             return
-        self._found.append((node, _table_at(written, node.get("at_clause"))))
+        self._found.append((node, _table_at(written, node.get("at_clause"), self._name_of)))
 
 
-def parse_statement(text: str, *, has_values: bool = False, is_bounded: bool = False) -> Statement:
+def parse_statement(
+    text: str,
+    *,
+    has_values: bool = False,
+    is_bounded: bool = False,
+    name_of: Callable[[str], TableName] = TableName.parse,
+) -> Statement:
     """Read one SELECT; InvalidRequest for whatever is not one.
 
     One that `is_bounded` makes no lists and texts that are larger than some bound.
@@ -196,7 +215,7 @@ def parse_statement(text: str, *, has_values: bool = False, is_bounded: bool = F
     try:
         if is_bounded:
             bound_sizes(tree, _serialized, _written)
-        return Statement(tree, explain, has_values=has_values)
+        return Statement(tree, explain, has_values=has_values, name_of=name_of)
     except RecursionError as error:
         raise InvalidRequest("the statement is nested too deeply") from error
 
@@ -305,14 +324,14 @@ def _check_table_function(name: str) -> None:
         )
 
 
-def _table_at(written: list[str], at: Node | None) -> TableAt:
+def _table_at(written: list[str], at: Node | None, name_of: Callable[[str], TableName]) -> TableAt:
     if len(written) == 2:
         raise InvalidRequest(
             f"{'.'.join(written)!r} is not a table name",
             hint="write tenant.dataset.name, or a short name for default.default.name",
         )
     # SQL does not tell upper from lower case in names; the lake's names are lower.
-    name = TableName.parse(".".join(part.lower() for part in written))
+    name = name_of(".".join(part.lower() for part in written))
     if at is None:
         return TableAt(name)
     unit, value = _at_value(at["unit"].lower(), at["expr"])

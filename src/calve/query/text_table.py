@@ -1,19 +1,33 @@
-"""An answer as lines for a terminal: aligned by what is seen, cut where it would not fit."""
+"""An answer as lines for a terminal: aligned by what is seen, cut where it would not fit.
+
+A plan, which is what EXPLAIN answers, is lines already and is shown as it is.
+"""
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 
+from calve.grid import sign_width, width_of
 from calve.query.cells import cell_text, column_values
 
 _CUT: Final = "…"
 _GAP: Final = "  "
 _CELL_WIDTH_MAX: Final = 60
 _COLUMN_WIDTH_MIN: Final = 6
+_PLAN_COLUMNS: Final = ["explain_key", "explain_value"]
+
+
+def is_plan(schema: pa.Schema) -> bool:
+    """Whether the rows are what EXPLAIN answers, by the names that DuckDB gives it."""
+    return list(schema.names) == _PLAN_COLUMNS
+
+
+def plan_lines(plan: pa.Table | pa.RecordBatch) -> list[str]:
+    texts = (str(text).rstrip("\n") for text in plan.column(1).to_pylist())
+    return [line for text in texts for line in text.split("\n")]
 
 
 def text_table(table: pa.Table, *, width_max: int | None = None) -> list[str]:
@@ -60,25 +74,12 @@ def padded_cell(text: str, width: int, *, is_right: bool) -> str:
     return space + cut if is_right else cut + space
 
 
-def width_of(text: str) -> int:
-    """How many places a terminal gives to a text."""
-    if text.isascii():
-        return len(text)
-    return sum(map(_sign_width, text))
-
-
-def _sign_width(sign: str) -> int:
-    if unicodedata.combining(sign) or unicodedata.category(sign) in {"Mn", "Me", "Cf"}:
-        return 0
-    return 2 if unicodedata.east_asian_width(sign) in {"W", "F"} else 1
-
-
 def _cut(text: str, width: int) -> str:
     if width_of(text) <= width:
         return text
     kept, used = [], 0
     for sign in text:
-        used += _sign_width(sign)
+        used += sign_width(sign)
         if used > width - 1:
             break
         kept.append(sign)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 from uuid import uuid4
 
@@ -31,6 +32,7 @@ from calve.settings import RetrySettings, Settings, mask_url
 from calve.tables.cache import CacheInfo, TableCache
 from calve.tables.catalogs.sql import EngineCatalog, PoolWaits
 from calve.tables.connect import connect_catalog, require_lake, warehouse_url
+from calve.tables.filter_store import FilterStore
 from calve.tables.names import NameMap
 from calve.tables.nearest import meant
 from calve.tables.stores import memory
@@ -66,6 +68,8 @@ class LakeCatalog(ShownAsGrids):
         with translating():
             self.warehouse = warehouse_url(settings)
             self.iceberg: Catalog = connect_catalog(settings, self.warehouse, create=create)
+        assert settings.cache is not None
+        self.filters = FilterStore(settings.cache / "filters.db")
         self._names = NameMap(is_flat=settings.catalog.type == "glue")
         self._cache = TableCache(
             self.load_table,
@@ -92,18 +96,21 @@ class LakeCatalog(ShownAsGrids):
         require_creatable(
             schema, partition_spec=partition_spec, sort_order=sort_order, properties=wanted
         )
-        with translating():
-            self._create_namespace(parsed)
-            with _refusing_taken(parsed):
-                self._require_free(parsed)
-                table = self.iceberg.create_table(
-                    self._names.identifier(parsed),
-                    schema,
-                    location=self._free_location(parsed),
-                    partition_spec=partition_spec,
-                    sort_order=sort_order,
-                    properties=wanted,
-                )
+        free_location = cache(partial(self._free_location, parsed))  # the store is asked once
+
+        def create() -> Table:
+            self._require_free(parsed)
+            return self.iceberg.create_table(
+                self._names.identifier(parsed),
+                schema,
+                location=free_location(),
+                partition_spec=partition_spec,
+                sort_order=sort_order,
+                properties=wanted,
+            )
+
+        with translating(), _refusing_taken(parsed):
+            table = self._within_namespace(parsed, create)
         self._cache.forget(parsed)
         return table
 
@@ -200,6 +207,7 @@ class LakeCatalog(ShownAsGrids):
 
     def close(self) -> None:
         self.clear_cache()
+        self.filters.close()
         self.iceberg.close()
         if self.warehouse and memory.is_own(self.warehouse):
             memory.forget(self.warehouse)
@@ -232,9 +240,15 @@ class LakeCatalog(ShownAsGrids):
         )
 
     def _require_free(self, name: TableName) -> None:
-        """Refuse a name that is taken, before a catalog writes metadata for another table of it."""
-        identifier = self._names.identifier(name)
-        if isinstance(self.iceberg, MetastoreCatalog) and self.iceberg.table_exists(identifier):
+        """Refuse a name that is taken, before a catalog writes metadata for another table of it.
+
+        Calve's own catalogs clear it away, and others' servers write it last.
+        """
+        if not isinstance(self.iceberg, MetastoreCatalog) or isinstance(
+            self.iceberg, EngineCatalog
+        ):
+            return
+        if self.iceberg.table_exists(self._names.identifier(name)):
             raise TableAlreadyExistsError(str(name))
 
     def _free_location(self, name: TableName) -> str | None:
@@ -260,8 +274,22 @@ class LakeCatalog(ShownAsGrids):
             else:
                 yield from self.iceberg.list_namespaces(namespace)
 
+    def _within_namespace(self, name: TableName, create: Callable[[], Table]) -> Table:
+        if isinstance(self.iceberg, EngineCatalog):
+            # It looks for the namespace itself, before it writes anything.
+            with suppress(NoSuchNamespaceError):
+                return create()
+        self._create_namespace(name)
+        return create()
+
     def _create_namespace(self, name: TableName) -> None:
-        for namespace in self._names.namespaces(name):
+        namespaces = self._names.namespaces(name)
+        # One look where looking is cheap: the outer one was made before it.
+        if isinstance(self.iceberg, EngineCatalog) and self.iceberg.namespace_exists(
+            namespaces[-1]
+        ):
+            return
+        for namespace in namespaces:
             # Somebody may create it between the look and the attempt.
             with suppress(NamespaceAlreadyExistsError):
                 self.iceberg.create_namespace_if_not_exists(namespace)

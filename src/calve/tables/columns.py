@@ -13,6 +13,8 @@ from typing import Final
 from calve.errors import InvalidRequest
 
 OWN_PREFIX: Final = "_calve_"
+PARTITION: Final = f"{OWN_PREFIX}partition"
+OFFSET: Final = f"{OWN_PREFIX}offset"
 # Spark adds these columns to every Iceberg table and cannot read one that has them already.
 ICEBERG_COLUMNS: Final = frozenset(
     {

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 
 from calve.errors import Denied, InvalidSettings, NotFound
 from calve.parts import load_part
-from calve.paths import local_directory
+from calve.paths import local_directory, make_private
 from calve.settings import Settings
 from calve.tables.catalogs.sql import EngineCatalog
 from calve.tables.catalogs.sqlite import IN_MEMORY, sqlite_engine
@@ -110,7 +110,7 @@ def _database_url(settings: Settings) -> URL:
     assert settings.catalog.uri is not None
     try:
         return make_url(settings.catalog.uri.reveal())
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:  # the second for a port that is no number
         raise InvalidSettings(
             f"catalog.uri: {settings.catalog.uri} is not a database URL", hint=_URI_HINT
         ) from error
@@ -163,7 +163,7 @@ def _make_store(warehouse: str) -> None:
 def make_directory(path: Path, *, purpose: str) -> None:
     """Make a directory that only its owner reads, or say which setting names a bad one."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path)
     except (FileExistsError, NotADirectoryError) as error:
         raise InvalidSettings(
             f"{purpose}: {path} is not a directory", hint="name a directory, or a new path"

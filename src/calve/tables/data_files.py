@@ -32,10 +32,11 @@ from pyiceberg.types import IcebergType, ListType, MapType, StructType
 from pyiceberg.utils.properties import property_as_int
 
 from calve.errors import InvalidRequest
-from calve.tables.dictionaries import has_dictionaries, own_dictionaries, with_dictionaries
+from calve.tables.dictionaries import own_dictionaries, with_dictionaries
 from calve.tables.expiry import clear_away
 from calve.tables.file_sizes import FileSizes, is_enough
 from calve.tables.file_statistics import ParquetFileWriter
+from calve.tables.parquet_options import parquet_options
 from calve.tables.partitions import Partitioner, Place
 from calve.tables.projection import mend_projection
 from calve.tables.sorting import sorted_rows
@@ -289,6 +290,7 @@ class _Layout:
         self._file_arrow_schema: pa.Schema = schema_to_pyarrow(
             self.file_schema, include_field_ids=True
         )
+        self.options = parquet_options(schema, self.file_schema, table.properties)
         self.dictionary_bytes_max = _dictionary_bytes_max(table)
         self._locations = table.location_provider()
         self._operation_id = operation_id
@@ -439,19 +441,15 @@ class _OpenFile:
         self._sort_order_id = sort_order_id
         self._output = layout.io.new_output(path)
         self._writer: ParquetFileWriter | None = ParquetFileWriter(
-            self._output, layout.file_schema, layout.properties
+            self._output, layout.file_schema, layout.properties, layout.options
         )
         self._description: DataFile | None = None
 
     def write(self, rows: pa.Table) -> None:
         writer = self._writer
         assert writer is not None
-        if has_dictionaries(rows.schema):
-            # Else whoever reads the file with Arrow would be given dictionaries too.
-            writer._parquet_writer_kwargs["store_schema"] = False  # noqa: SLF001
         writer.write(self._layout.written(rows))
-        stream: Any = writer._fos  # noqa: SLF001
-        self.bytes = stream.tell()
+        self.bytes = writer.written_bytes
 
     def close(self) -> None:
         assert self._writer is not None

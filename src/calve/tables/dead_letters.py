@@ -25,8 +25,8 @@ from pyiceberg.types import (
 from calve.errors import Conflict, Corruption
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
+from calve.tables.columns import OFFSET, PARTITION
 from calve.tables.feeding import TOPIC, feeding_topic
-from calve.tables.offset_scan import OFFSET, PARTITION
 from calve.tables.positions import Position
 
 INGESTED_AT: Final = "_calve_ingested_at"

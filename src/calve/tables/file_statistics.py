@@ -7,9 +7,11 @@ are the numbers that the file holds.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa
 from pyarrow import parquet as pq
+from pyiceberg.io import OutputFile
 from pyiceberg.io.pyarrow import (
     DataFileStatistics,
     MetricModeTypes,
@@ -32,6 +34,9 @@ from pyiceberg.types import (
     TimeType,
 )
 
+from calve.tables.dictionaries import has_dictionaries
+from calve.tables.parquet_options import BLOOM, ParquetOptions
+
 _MOMENTS: Final = (
     *(DateType, TimeType, TimestampType, TimestamptzType),
     *(TimestampNanoType, TimestamptzNanoType),
@@ -41,7 +46,32 @@ _UNBOUNDED: Final = (_COUNTS, MetricsMode(MetricModeTypes.NONE))
 
 
 class ParquetFileWriter(ParquetFormatWriter):
-    """Writes one file."""
+    """Writes one file, its columns as the options say."""
+
+    def __init__(
+        self, output: OutputFile, schema: Schema, properties: Properties, options: ParquetOptions
+    ) -> None:
+        # PyIceberg warns of those that it does not know to follow.
+        known = {name: value for name, value in properties.items() if not name.startswith(BLOOM)}
+        super().__init__(output, schema, known)
+        self._options = options
+
+    def write(self, table: pa.Table) -> None:
+        """Add rows, of which the first ones are like those that follow."""
+        if self._writer is None:
+            self._parquet_writer_kwargs.update(self._options.for_rows(table))
+            if has_dictionaries(table.schema) or self._options.settings:
+                # Dictionaries would be given to whoever reads the file with Arrow; and of many
+                # columns Arrow's own schema takes as much as all else in the footer.
+                self._parquet_writer_kwargs["store_schema"] = False
+        super().write(table)
+
+    @property
+    def written_bytes(self) -> int:
+        """How long the file is by now."""
+        stream: Any = self._fos
+        length: int = stream.tell()
+        return length
 
     def close(self) -> DataFileStatistics:
         """End the file."""

@@ -27,8 +27,8 @@ from pyiceberg.types import PrimitiveType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from calve.errors import InvalidRequest
+from calve.tables.columns import OFFSET, PARTITION
 from calve.tables.manifests import entries_of, manifests_of
-from calve.tables.offset_scan import OFFSET, PARTITION
 from calve.tables.pruning import to_iceberg
 from calve.tables.topic_tables import INGESTED_AT
 

@@ -18,6 +18,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.table import FileScanTask
 from pyiceberg.types import PrimitiveType
 
+from calve.tables.columns import OFFSET, PARTITION
 from calve.tables.planning import all_files, differing_files
 from calve.tables.reading import FileReader
 from calve.tables.runs import Runs
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-PARTITION: Final = "_calve_partition"
-OFFSET: Final = "_calve_offset"
 OFFSET_COLUMNS: Final = (PARTITION, OFFSET)
 # Deletes that belong to several files are read once for so many of them.
 GROUP_FILES: Final = 64

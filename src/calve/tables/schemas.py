@@ -21,6 +21,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from calve.errors import InvalidRequest
 from calve.tables.columns import check_columns, check_names
+from calve.tables.parquet_options import check_parquet_property
 from calve.tables.schema_file import SchemaFile, read_schema_file, schema_of, schema_with
 from calve.tables.transforms import partition_spec, sort_order
 from calve.tables.types import parse_type, type_name
@@ -238,3 +239,4 @@ def _check_property(key: str, value: str) -> None:
         raise InvalidRequest(
             f"property {key!r} is {value!r}", hint=f"it can be {', '.join(_CODECS)}"
         )
+    check_parquet_property(key, value)

@@ -32,6 +32,7 @@ from pyiceberg.table.snapshots import (
 )
 from pyiceberg.table.update import (
     AddSchemaUpdate,
+    AddSnapshotUpdate,
     AssertCurrentSchemaId,
     AssertDefaultSpecId,
     AssertLastAssignedFieldId,
@@ -51,6 +52,7 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.properties import property_as_bool, property_as_int
 
 from calve.errors import Conflict, InvalidRequest, SchemaConflict
+from calve.tables.commit_times import timed_after
 from calve.tables.expiry import clear_away
 from calve.tables.manifest_schema import mend_manifest_schema
 from calve.tables.manifest_tiers import full_tiers
@@ -120,12 +122,7 @@ def stage(table: Table, edit: Edit, branch: str) -> Staged:
         clear_away(table.io, producer.metadata_files)
         raise
     metadata = table.metadata
-    updates = tuple(
-        moved(metadata, branch, producer.snapshot_id)
-        if isinstance(each, SetSnapshotRefUpdate)
-        else each
-        for each in updates
-    )
+    updates = tuple(_mended(metadata, each, branch, producer.snapshot_id) for each in updates)
     forgetting, unmoved = _forgetting(metadata, edit, branch)
     setting = _setting(edit, producer.snapshot_id)
     return Staged(
@@ -136,6 +133,17 @@ def stage(table: Table, edit: Edit, branch: str) -> Staged:
         (*asserted, *requirements, *unmoved),
         producer.metadata_files,
     )
+
+
+def _mended(
+    metadata: TableMetadata, update: TableUpdate, branch: str, snapshot_id: int
+) -> TableUpdate:
+    """An update of PyIceberg's, without what it forgets and what a clock that was set back does."""
+    if isinstance(update, SetSnapshotRefUpdate):
+        return moved(metadata, branch, snapshot_id)
+    if isinstance(update, AddSnapshotUpdate):
+        return AddSnapshotUpdate(snapshot=timed_after(metadata, update.snapshot))
+    return update
 
 
 def _stage_schema(transaction: Transaction, written: Schema | None) -> tuple[TableRequirement, ...]:

@@ -28,8 +28,8 @@ from calve.errors import Conflict, InvalidRequest
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.column_memory import ColumnMemory, Path
+from calve.tables.columns import OFFSET, PARTITION
 from calve.tables.feeding import TOPIC, feeding_topic
-from calve.tables.offset_scan import OFFSET, PARTITION
 from calve.tables.schema_file import schema_with
 from calve.tables.schema_growth import grown
 from calve.tables.schemas import define_table

@@ -237,7 +237,8 @@ class Journal:
         with ExitStack() as asked:
             if committed is None and self.ask_committed is not None:
                 committed = asked.enter_context(self.ask_committed())
-            self._retention.tell(committed or {}, self.state)
+            is_all = self.ask_committed is not None
+            self._retention.tell(committed or {}, self.state, is_all=is_all)
             yield
 
     def _remove_committed(self, older_than: Instant | None) -> int:

@@ -85,9 +85,12 @@ class Retention:
     def removed(self, number: int) -> None:
         self._sealed_at.pop(number, None)
 
-    def tell(self, committed: Mapping[UUID, int], state: LogState) -> None:
-        """Remember what is committed, of the streams that there are."""
-        known = self._committed | dict(committed)
+    def tell(self, committed: Mapping[UUID, int], state: LogState, *, is_all: bool) -> None:
+        """Remember what is committed, of the streams that there are.
+
+        If that is all that is known, a stream that it leaves out may have been set back since.
+        """
+        known = dict(committed) if is_all else self._committed | dict(committed)
         self._committed = {s.id: known[s.id] for s in state.streams if s.id in known}
 
     def removable(

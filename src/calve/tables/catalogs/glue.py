@@ -7,6 +7,11 @@ from pyiceberg.catalog.glue import GLUE_CATALOG_ENDPOINT, GLUE_ID, GLUE_REGION, 
 
 from calve.settings import Settings
 from calve.tables.aws import aws_session, client_config
+from calve.tables.commit_times import OrderedTimes
+
+
+class _OrderedGlue(OrderedTimes, GlueCatalog):
+    pass
 
 
 def glue_catalog(settings: Settings, properties: dict[str, str]) -> GlueCatalog:
@@ -19,4 +24,4 @@ def glue_catalog(settings: Settings, properties: dict[str, str]) -> GlueCatalog:
     )
     if catalog_id := properties.get(GLUE_ID):
         glue._register_glue_catalog_id_with_glue_client(client, catalog_id)  # noqa: SLF001
-    return GlueCatalog(settings.catalog.name, client=client, **properties)
+    return _OrderedGlue(settings.catalog.name, client=client, **properties)

@@ -23,6 +23,7 @@ from calve.tables.catalogs.sql import POOL_OPTION
 def postgres_engine(url: URL, settings: PoolSettings) -> Engine:
     """Connect by hand to learn what is wrong, if anything; then open the pool."""
     address = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    address = address.replace(" ", "%20")  # which SQLAlchemy leaves as they are, and libpq refuses
     timeout_seconds = settings.connection_timeout_ms / 1000
     _try(address, timeout_seconds, connections=max(1, settings.min_connections))
     pool = ConnectionPool(

@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session
 from calve.errors import NotFound
 from calve.retry import retried
 from calve.settings import RetrySettings
+from calve.tables.commit_times import OrderedTimes
 from calve.tables.expiry import clear_away
 from calve.tables.translate import reading_metadata
 from calve.tables.version_hint import publish_hint
@@ -47,7 +48,7 @@ class PoolWaits:
     seconds: float = 0.0
 
 
-class EngineCatalog(SqlCatalog):
+class EngineCatalog(OrderedTimes, SqlCatalog):
     def __init__(
         self,
         name: str,

@@ -142,7 +142,9 @@ def _of_one_kind(values: list[Any], kind: type, target: pa.DataType, text: Text)
         values = [None if value is None else _as_float(value) for value in values]
     try:
         natural = pa.array(values, _natural_type(kind, target))
-    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+    except OverflowError as error:
+        raise Unfit("the number is too big") from error
+    except (pa.ArrowException, ValueError, TypeError) as error:
         raise Unfit("the value cannot be read", "see the guide for what a column takes") from error
     if isinstance(natural, pa.ChunkedArray):
         natural = natural.combine_chunks()
