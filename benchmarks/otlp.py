@@ -1,113 +1,67 @@
 """OpenTelemetry over gRPC, durable: records per second, the CPU that they take, decoding alone.
 
-    python -m benchmarks.otlp            5 rounds of 3 seconds for each signal
-    python -m benchmarks.otlp --quick    1 round of 1 second
+    python -m benchmarks.otlp                   5 rounds of 3 seconds for each signal
+    python -m benchmarks.otlp --quick           1 round of 1 second
+    python -m benchmarks.otlp --collector PATH  and a Collector with the file exporter, in turn
 
-The service runs in a process of its own. The requests are what the OpenTelemetry SDK's exporters
-send, 512 records in each, from four senders that wait for each answer; a record counts when its
-request was answered. The figures are printed, not judged.
+The service runs in a process of its own. The requests are recorded from the OpenTelemetry SDK's
+exporters, 512 records in each, and sent by four senders that wait for each answer; a record counts
+when its request was answered. `PATH` is a program of the OpenTelemetry Collector that has the OTLP
+receiver and the file exporter; it gets the same requests, writes its default, JSON, and syncs
+nothing. The figures are printed, not judged.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import psutil
-from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from benchmarks.samples.telemetry import METHODS, RECORDS, recorded_requests
 from calve.ingest import Intake
 from calve.ingest.otlp.decoding import decode, read_message
 from calve.ingest.otlp.grpc_server import OtlpGrpcServer
 from calve.settings import load_settings
 
-RECORDS = 512
 SENDERS = 4
-RESOURCE = Resource.create(
-    {"service.name": "checkout", "service.version": "1.2.3", "host.name": "node-17"}
-)
-METHODS = {
-    "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
-    "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-    "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
-}
+WANTED = {"logs": 60_000, "traces": 40_000, "metrics": 60_000}
+COLLECTOR = """
+receivers: {{otlp: {{protocols: {{grpc: {{endpoint: "{address}", max_recv_msg_size_mib: 16}}}}}}}}
+exporters: {{file: {{path: "{file}", rotation: {{max_megabytes: 256, max_backups: 1}}}}}}
+service:
+  telemetry: {{logs: {{level: error}}, metrics: {{level: none}}}}
+  pipelines:
+    traces: {{receivers: [otlp], exporters: [file]}}
+    logs: {{receivers: [otlp], exporters: [file]}}
+    metrics: {{receivers: [otlp], exporters: [file]}}
+"""
 
 
-def some_spans() -> bytes:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(resource=RESOURCE)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracer = provider.get_tracer("opentelemetry.instrumentation.flask", "0.66")
-    for number in range(RECORDS):
-        attributes: dict[str, Any] = {
-            "http.request.method": "GET",
-            "http.route": "/cart/{id}",
-            "url.path": f"/cart/{number}",
-            "http.response.status_code": 200,
-            "server.address": "shop.example.com",
-            "server.port": 443,
-            "client.address": f"10.0.{number % 7}.{number % 199}",
-            "network.protocol.version": "1.1",
-        }
-        with tracer.start_as_current_span("GET /cart/{id}", attributes=attributes) as span:
-            span.add_event("cache.miss", {"cache.key": f"cart:{number}"})
-    content: bytes = encode_spans(exporter.get_finished_spans()).SerializeToString()
-    return content
+class Server(NamedTuple):
+    address: str
+    process: psutil.Process
+
+    def cpu_seconds(self) -> float:
+        return sum(self.process.cpu_times()[:2])
 
 
-def some_logs() -> bytes:
-    exporter: Any = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
-    provider = LoggerProvider(resource=RESOURCE)
-    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
-    logger = provider.get_logger("checkout.payments")
-    for number in range(RECORDS):
-        logger.emit(
-            timestamp=time.time_ns(),
-            body=f"payment {number} of customer {number * 7 % 1000} accepted",
-            severity_text="INFO",
-            attributes={
-                "code.function.name": "pay",
-                "code.line.number": number % 400,
-                "payment.amount": number * 0.01,
-                "thread.name": "worker-3",
-            },
-        )
-    content: bytes = encode_logs(exporter.get_finished_logs()).SerializeToString()
-    return content
-
-
-def some_points() -> bytes:
-    reader = InMemoryMetricReader()
-    meter = MeterProvider([reader], resource=RESOURCE).get_meter("system")
-    for number in range(RECORDS // 32):
-        gauge = meter.create_gauge(f"system.cpu.utilization.{number}", unit="1")
-        for cpu in range(32):
-            gauge.set(cpu / 32, {"cpu.logical_number": cpu, "cpu.mode": "idle"})
-    points = reader.get_metrics_data()
-    assert points is not None
-    content: bytes = encode_metrics(points).SerializeToString()
-    return content
+class Round(NamedTuple):
+    records_per_second: float
+    cpu_per_million: float
 
 
 def serve(directory: Path) -> None:
@@ -115,12 +69,12 @@ def serve(directory: Path) -> None:
     flags = {"data": str(directory), "ingest.otlp_grpc_port": 0, "wal.free_bytes_min": 0}
     settings = load_settings(flags=flags, environ={}).settings
     with Intake(settings) as intake, OtlpGrpcServer(intake) as server:
-        print(server.url, flush=True)
+        print(server.url.removeprefix("http://"), flush=True)
         sys.stdin.read()
 
 
 @contextmanager
-def service(directory: Path) -> Iterator[tuple[str, psutil.Process]]:
+def calve(directory: Path) -> Iterator[Server]:
     command = [sys.executable, "-m", "benchmarks.otlp", "--serve", str(directory)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -128,19 +82,35 @@ def service(directory: Path) -> Iterator[tuple[str, psutil.Process]]:
         assert child.stdin is not None
         assert child.stdout is not None
         try:
-            yield child.stdout.readline().strip(), psutil.Process(child.pid)
+            yield Server(child.stdout.readline().strip(), psutil.Process(child.pid))
         finally:
             child.stdin.close()
             child.wait(30)
 
 
-def sent(url: str, method: str, body: bytes, seconds: float) -> int:
+@contextmanager
+def collector(program: Path, directory: Path) -> Iterator[Server]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = directory / "collector.yaml"
+    config.write_text(COLLECTOR.format(address=address, file=directory / "out.json"))
+    with subprocess.Popen([program, "--config", config], stderr=subprocess.DEVNULL) as child:
+        try:
+            with grpc.insecure_channel(address) as channel:
+                grpc.channel_ready_future(channel).result(30)
+            yield Server(address, psutil.Process(child.pid))
+        finally:
+            child.terminate()
+            child.wait(30)
+
+
+def sent(address: str, method: str, body: bytes, seconds: float) -> int:
     """How many requests were answered."""
     until = time.perf_counter() + seconds
     done = [0] * SENDERS
 
     def send(place: int) -> None:
-        with grpc.insecure_channel(url.removeprefix("http://")) as channel:
+        with grpc.insecure_channel(address) as channel:
             export: Any = channel.unary_unary(method)
             while time.perf_counter() < until:
                 export(body, timeout=60)
@@ -154,6 +124,13 @@ def sent(url: str, method: str, body: bytes, seconds: float) -> int:
     return sum(done)
 
 
+def one_round(server: Server, signal: str, body: bytes, seconds: float) -> Round:
+    before, begin = server.cpu_seconds(), time.perf_counter()
+    records = RECORDS * sent(server.address, METHODS[signal], body, seconds)
+    rate = records / (time.perf_counter() - begin)
+    return Round(rate, (server.cpu_seconds() - before) / records * 1e6)
+
+
 def decoding_alone(signal: str, body: bytes, seconds: float) -> float:
     begin = time.perf_counter()
     count = 0
@@ -163,41 +140,52 @@ def decoding_alone(signal: str, body: bytes, seconds: float) -> float:
     return count / (time.perf_counter() - begin)
 
 
-def measure(signal: str, body: bytes, rounds: int, seconds: float) -> None:
-    rates, cpu = [], []
-    with tempfile.TemporaryDirectory() as directory, service(Path(directory)) as (url, process):
-        sent(url, METHODS[signal], body, 0.5)
+def measure(signal: str, body: bytes, rounds: int, seconds: float, program: Path | None) -> None:
+    with ExitStack() as open_:
+        directory = Path(open_.enter_context(tempfile.TemporaryDirectory()))
+        servers = {"Calve": open_.enter_context(calve(directory / "lake"))}
+        if program is not None:
+            servers["Collector"] = open_.enter_context(collector(program, directory))
+        for server in servers.values():
+            sent(server.address, METHODS[signal], body, 0.5)
+        found: dict[str, list[Round]] = {name: [] for name in servers}
         for _ in range(rounds):
-            before = sum(process.cpu_times()[:2])
-            begin = time.perf_counter()
-            records = RECORDS * sent(url, METHODS[signal], body, seconds)
-            rates.append(records / (time.perf_counter() - begin))
-            cpu.append((sum(process.cpu_times()[:2]) - before) / records * 1e6)
+            for name, server in servers.items():
+                found[name].append(one_round(server, signal, body, seconds))
+    rates = {n: statistics.median(r.records_per_second for r in of) for n, of in found.items()}
+    cpu = {n: statistics.median(r.cpu_per_million for r in of) for n, of in found.items()}
     alone = decoding_alone(signal, body, seconds)
     packed = len(gzip.compress(body)) / RECORDS
     print(
-        f"{signal:8} {statistics.median(rates):9,.0f} records/s   decoding alone {alone:9,.0f}/s   "
-        f"{statistics.median(cpu):6.1f} s of CPU per million   "
+        f"{signal:8} {rates['Calve']:9,.0f} records/s (wanted {WANTED[signal]:,})   "
+        f"decoding alone {alone:9,.0f}/s   {cpu['Calve']:6.1f} s of CPU per million   "
         f"{len(body) / RECORDS:4.0f} bytes each, {packed:.0f} with gzip"
     )
+    if program is not None:
+        print(
+            f"{'':8} {rates['Collector']:9,.0f} records/s and {cpu['Collector']:.1f} s of CPU per "
+            f"million by the Collector: Calve takes {cpu['Calve'] / cpu['Collector']:.2f} times "
+            "its CPU (wanted for spans: at most 2)"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--collector", type=Path, metavar="PATH")
     parser.add_argument("--serve", type=Path)
     arguments = parser.parse_args()
     if arguments.serve:
         serve(arguments.serve)
         return
     rounds, seconds = (1, 1.0) if arguments.quick else (5, 3.0)
-    makers: dict[str, Callable[[], bytes]] = {
-        "logs": some_logs,
-        "traces": some_spans,
-        "metrics": some_points,
-    }
-    for signal, make in makers.items():
-        measure(signal, make(), rounds, seconds)
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    print(f"{os.cpu_count()} processors, load before {load}")
+    if arguments.collector is None:
+        print("no Collector was given (--collector PATH): nothing to compare the CPU with")
+    requests = recorded_requests()
+    for signal in METHODS:
+        measure(signal, requests[signal], rounds, seconds, arguments.collector)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
@@ -39,77 +38,24 @@ from opentelemetry.trace import Status as SpanStatus
 
 from calve.errors import MissingPart
 from calve.ingest import Intake
-from calve.ingest.http.otlp import OtlpHttpServer
+from calve.ingest.otlp import telemetry
 from calve.ingest.otlp.grpc_server import MESSAGE_BYTES_MAX, THREADS, OtlpGrpcServer
 from calve.lake import Lake
 from calve.model import TableName
 from calve.parts import has_part
 from calve.topics import TopicChange
-from calve.wal import Kind
 from tests.conftest import MakeSettings
+from tests.otlp_door import EXPORT, JSON, PROTOBUF, Door, opened_door, spans
 from tests.servers.tls import Authority
 from tests.services import PORTS
 
-EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-PROTOBUF = "application/x-protobuf"
-JSON = "application/json"
 RESOURCE = Resource.create({"service.name": "shop", "service.instance.id": "7"})
-
-
-class Door:
-    """Where telemetry goes in, and what came in there."""
-
-    def __init__(self, intake: Intake, grpc_url: str, http_url: str = "") -> None:
-        self.intake = intake
-        self.grpc_url = grpc_url
-        self.http_url = http_url
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        return [row for batch in self._batches(table, Kind.ROWS) for row in batch.to_pylist()]
-
-    def rejected(self, table: str) -> list[dict[str, Any]]:
-        return [row for batch in self._batches(table, Kind.REJECTED) for row in batch.to_pylist()]
-
-    def _batches(self, table: str, kind: Kind) -> Iterator[Any]:
-        for entry in self.intake.read(TableName.parse(table), 0):
-            if entry.kind == kind:
-                yield entry.batch
-
-    def post(
-        self, body: bytes, kind: str = PROTOBUF, path: str = "/v1/traces", **headers: str
-    ) -> httpx.Response:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return httpx.post(
-            f"{self.http_url}{path}", content=body, headers={"Content-Type": kind, **named}
-        )
-
-    def call(self, body: bytes, metadata: tuple[tuple[str, str], ...] = ()) -> bytes:
-        """An export of spans in bytes that no exporter would send."""
-        with grpc.insecure_channel(self.grpc_url.removeprefix("http://")) as channel:
-            export = channel.unary_unary(EXPORT)
-            answer: bytes = export(body, timeout=20, metadata=metadata)
-            return answer
 
 
 @pytest.fixture
 def door(make_settings: MakeSettings) -> Iterator[Door]:
-    settings = make_settings(
-        ingest__otlp_grpc_port=0, ingest__otlp_http_port=0, wal__free_bytes_min=0
-    )
-    with (
-        Intake(settings) as intake,
-        OtlpGrpcServer(intake) as over_grpc,
-        OtlpHttpServer(intake) as over_http,
-    ):
-        yield Door(intake, over_grpc.url, over_http.url)
-
-
-def spans(count: int = 1) -> ExportTraceServiceRequest:
-    request = ExportTraceServiceRequest()
-    found = request.resource_spans.add().scope_spans.add().spans
-    for number in range(count):
-        found.add(trace_id=b"t" * 16, span_id=(number + 1).to_bytes(8, "big"), name=f"n{number}")
-    return request
+    with opened_door(make_settings) as door:
+        yield door
 
 
 def send_everything(traces: Any, logs: Any, metrics: Any) -> None:
@@ -201,7 +147,7 @@ def test_what_is_acknowledged_is_durable_and_its_topic_is_laid_out(door: Door) -
     name = TableName.parse("traces")
     assert door.intake.offsets(name).durable == 3
     topic = door.intake.topics.topic(name)
-    assert (topic.partition_by, topic.sort_by) == (("day(time)",), ("service_name", "time"))
+    assert (topic.partition_by, topic.sort_by) == (("day(time)",), ("service_name", "name", "time"))
 
 
 def test_a_header_names_the_dataset(door: Door) -> None:
@@ -287,10 +233,11 @@ def test_a_full_service_says_when_to_come_back(door: Door) -> None:
     ):
         door.call(spans().SerializeToString())
     assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    details = dict(refused.value.trailing_metadata())["grpc-status-details-bin"]
+    metadata = dict(refused.value.trailing_metadata())
     delay = RetryInfo()
-    assert Status.FromString(details).details[0].Unpack(delay)
+    assert Status.FromString(metadata["grpc-status-details-bin"]).details[0].Unpack(delay)
     assert delay.retry_delay.ToMilliseconds() == 100
+    assert RetryInfo.FromString(metadata["google.rpc.retryinfo-bin"]) == delay
     assert door.call(spans().SerializeToString()) == b""
 
 
@@ -315,16 +262,17 @@ def test_calls_without_a_message_hold_nobody_up_for_long(make_settings: MakeSett
         never.set()
 
 
-def test_many_empty_records_are_refused_before_they_take_memory(
-    make_settings: MakeSettings,
+def test_many_empty_records_are_refused_before_they_are_parsed(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings(
         ingest__otlp_grpc_port=0, ingest__memory_bytes_max=64 << 20, wal__free_bytes_min=0
     )
     request = ExportTraceServiceRequest()
     found = request.resource_spans.add().scope_spans.add().spans
-    for _ in range(200_000):
+    for _ in range(400_000):
         found.add()
+    monkeypatch.setattr(telemetry, "read_message", None)
     with Intake(settings) as intake, OtlpGrpcServer(intake) as server:
         with pytest.raises(grpc.RpcError, match="split") as refused:
             Door(intake, server.url).call(request.SerializeToString())

@@ -17,11 +17,15 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from calve.errors import InvalidRequest
 from calve.ingest.dead_letters.again import ReadAgain
 from calve.ingest.formats import KnownTypes
+from calve.ingest.otlp import origins
+from calve.ingest.otlp.attributes import KEY_BY_INDEX
 from calve.ingest.otlp.decoding import Decoded, decode, read_message
 from calve.ingest.otlp.messages import LEVELS, REQUESTS
 from calve.ingest.otlp.tables import TABLES
-from calve.ingest.otlp.weight import weight
+from calve.ingest.otlp.values import TEXT_BY_INDEX
+from calve.ingest.otlp.weight import weight, weight_to_parse
 from tests.telemetry import CHOICES, NOW, Filler, a_request
+from tests.telemetry_rows import record_of, records_by_table
 
 ROOT = Path(__file__).parents[2]
 SIGNALS = tuple(REQUESTS)
@@ -94,6 +98,22 @@ def test_every_field_of_a_request_is_in_its_table(signal: str, choice: int) -> N
     missing = [(path, value) for path, value in filler.expected if not is_shown(value, shown)]
     assert not missing
     assert len(filler.expected) > 20
+
+
+@pytest.mark.parametrize("choice", range(CHOICES))
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_a_request_can_be_read_back_from_its_tables(signal: str, choice: int) -> None:
+    request = REQUESTS[signal]()
+    Filler(choice).fill(request)
+    sent = records_by_table(signal, request)
+    found = {
+        part.table.name: [
+            record_of(part.table.name, type(sent[part.table.name][0].record), row)
+            for row in rows_of([part])
+        ]
+        for part in decoded(signal, request.SerializeToString())
+    }
+    assert found == sent
 
 
 def test_the_generated_requests_reach_every_kind_of_metric_and_value() -> None:
@@ -177,6 +197,100 @@ def test_a_key_that_comes_twice_has_all_its_values() -> None:
     assert second["attribute_types"] == [("a", "double")]
 
 
+def test_a_key_that_comes_twice_is_found_however_regular_the_others_are() -> None:
+    request, records = a_request("logs", records=3)
+    for record, keys in zip(records, ("aba", "b", "ab"), strict=True):
+        for key in keys:
+            record.attributes.add(key=key, value={"string_value": "x"})
+    kinds = [
+        row["attribute_types"] for row in rows_of(decoded("logs", request.SerializeToString()))
+    ]
+    assert kinds == [[("a", "repeated")], [], []]
+    request, records = a_request("logs", records=2)
+    for record in records:
+        for key in "aa":
+            record.attributes.add(key=key, value={"string_value": "x"})
+    kinds = [
+        row["attribute_types"] for row in rows_of(decoded("logs", request.SerializeToString()))
+    ]
+    assert kinds == [[("a", "repeated")]] * 2
+
+
+def test_keys_that_are_alike_in_length_alone_are_told_apart() -> None:
+    request, records = a_request("logs", records=3)
+    for record, keys in zip(records, (("ab", "c"), ("ab", "c"), ("a", "bc")), strict=True):
+        for key in keys:
+            record.attributes.add(key=key, value={"string_value": "x"})
+    rows = rows_of(decoded("logs", request.SerializeToString()))
+    assert [dict(row["attributes"]).keys() for row in rows] == [
+        {"ab": 1, "c": 1}.keys(),
+        {"ab": 1, "c": 1}.keys(),
+        {"a": 1, "bc": 1}.keys(),
+    ]
+
+
+def test_keys_without_a_letter_are_kept() -> None:
+    request, records = a_request("logs", records=3)
+    for record in records:
+        record.attributes.add(key="", value={"string_value": "x"})
+    rows = rows_of(decoded("logs", request.SerializeToString()))
+    assert [row["attributes"] for row in rows] == [[("", "x")]] * 3
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_each_request_has_its_own_resource_and_scope(signal: str) -> None:
+    """Also where others came from the same, or from one that differs in a little."""
+    outer, middle, _ = LEVELS[signal]
+    for number in (1, 2, 1, 700, 3, 1):
+        for service, scope, url in (
+            ("shop", "a", ""),
+            ("shop", "b", ""),
+            ("pay", "b", "https://u"),
+        ):
+            request, _ = a_request(signal, records=min(number, 200))
+            resource = getattr(request, outer)[0]
+            for _ in range(number // 200):
+                getattr(resource, middle)[0].MergeFrom(getattr(resource, middle)[0])
+            resource.resource.attributes.add(key="service.name", value={"string_value": service})
+            resource.schema_url = url
+            getattr(resource, middle)[0].scope.name = scope
+            rows = rows_of(decoded(signal, request.SerializeToString()))
+            found = {(r["service_name"], r["scope_name"], r["resource_schema_url"]) for r in rows}
+            assert found == {(service, scope, url or None)}
+            assert all(row["resource_attributes"] == [("service.name", service)] for row in rows)
+
+
+def test_few_origins_are_kept_and_none_that_is_faulty_or_large() -> None:
+    for number in range(200):
+        request, _ = a_request("logs")
+        request.resource_logs[0].schema_url = f"https://example.com/{number}"
+        decoded("logs", request.SerializeToString())
+    assert 0 < len(origins._kept) <= 32
+    kept = len(origins._kept)
+    request.resource_logs[0].resource.attributes.add(key="k", value={"string_value": "x" * 4_000})
+    decoded("logs", request.SerializeToString())
+    request.resource_logs[0].resource.attributes[0].value.string_value = "mark"
+    body = request.SerializeToString().replace(b"mark", b"ma\xffk")
+    for _ in range(2):
+        (part,) = decoded("logs", body)
+        assert [each.reason for each in part.rejected] == ["a text is not UTF-8"]
+    assert len(origins._kept) == kept
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_fields_of_another_type_than_theirs_are_passed_over(signal: str) -> None:
+    request, records = a_request(signal)
+    before = rows_of(decoded(signal, request.SerializeToString()))
+    for field in records[0].DESCRIPTOR.fields:
+        number = field.number
+        is_numeric = field.cpp_type not in {9, 10}  # neither text nor message
+        wrong = b"\x01x" if is_numeric else b"\x2a"
+        tag = number << 3 | (2 if is_numeric else 0)
+        digits = bytes([tag]) if tag < 128 else bytes([tag & 127 | 128, tag >> 7])
+        records[0].MergeFromString(digits + wrong)
+    assert rows_of(decoded(signal, request.SerializeToString())) == before
+
+
 @pytest.mark.parametrize("kind", ["string_value", "int_value", "kvlist_value"])
 def test_a_body_of_any_kind_is_text_and_its_kind(kind: str) -> None:
     request, records = a_request("logs", records=2)
@@ -195,9 +309,9 @@ def test_times_of_zero_are_not_known_and_far_ones_are_kept() -> None:
     records[1].time_unix_nano = 0
     records[2].time_unix_nano = 2**63 - 1
     first, second, third = rows_of(decoded("logs", request.SerializeToString()))
-    assert first["time"] == first["observed_time"] == datetime(2027, 1, 15, 8, 0, 0, 1, UTC)
+    assert first["time"] == datetime(2027, 1, 15, 8, 0, 0, 1, UTC)
     assert (first["time_unix_nano"], first["observed_time_unix_nano"]) == (None, NOW + 1_999)
-    assert (second["time"], second["observed_time"]) == (None, None)
+    assert (second["time"], second["observed_time_unix_nano"]) == (None, None)
     assert third["time"].year == 2262
     assert third["time_unix_nano"] == 2**63 - 1
 
@@ -319,15 +433,26 @@ def test_ids_of_zeros_are_none_where_they_may_be_missing() -> None:
     ]
 
 
-def test_texts_by_their_place_in_a_dictionary_are_rejected() -> None:
+def test_texts_by_their_place_in_a_dictionary_are_taken_for_missing_and_remarked() -> None:
     request, logs = a_request("logs", records=3)
-    logs[0].attributes.add(key_strindex=3)
+    logs[0].attributes.add(key_strindex=3, value={"int_value": 7})
     logs[1].body.string_value_strindex = 1
     logs[2].body.array_value.values.add().string_value_strindex = 1
     (part,) = decoded("logs", request.SerializeToString())
-    assert part.rows is None
-    assert all("only profiles have" in each.reason for each in part.rejected)
-    assert len(part.rejected) == 3
+    first, second, third = rows_of([part])
+    assert not part.rejected
+    assert (first["attributes"], first["attribute_types"]) == ([("", "7")], [("", "int")])
+    assert (second["body"], second["body_type"]) == (None, None)
+    assert (third["body"], third["body_type"]) == ("[null]", "list")
+    assert part.remarks == {KEY_BY_INDEX, TEXT_BY_INDEX}
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_remarks_about_a_resource_come_with_its_records(signal: str) -> None:
+    request, _ = a_request(signal)
+    getattr(request, LEVELS[signal][0])[0].resource.attributes.add(key_strindex=3)
+    (part,) = decoded(signal, request.SerializeToString())
+    assert part.remarks == {KEY_BY_INDEX}
 
 
 def test_many_attributes_and_long_bodies_are_kept() -> None:
@@ -385,6 +510,28 @@ def test_empty_records_are_counted_for_what_they_become() -> None:
     body = request.SerializeToString()
     assert len(body) < 3_000
     assert weight("logs", read_message("logs", body), len(body)) > 500_000
+
+
+@pytest.mark.parametrize("empty", [b"\x12\x00", b"\x12\x80\x00", b"\x92\x80\x00\x80\x80\x00"])
+def test_empty_messages_are_counted_before_they_are_parsed(empty: bytes) -> None:
+    content = empty * (400_000 // len(empty))
+    body = delimited(1, delimited(2, content))
+    count = len(read_message("traces", body).resource_spans[0].scope_spans[0].spans)
+    assert count == len(content) // len(empty)
+    assert weight_to_parse(body) >= 200 * count
+
+
+def test_what_exporters_send_weighs_little_before_it_is_parsed() -> None:
+    request, spans = a_request("traces", records=200)
+    for number, span in enumerate(spans):
+        span.trace_id, span.span_id = random.Random(number).randbytes(16), b"s" * 8
+        span.end_time_unix_nano, span.name = NOW + number, "GET /cart/{id}"
+        span.attributes.add(key="http.route", value={"string_value": "/cart/{id}"})
+        span.attributes.add(key="http.response.status_code", value={"int_value": 200})
+        span.events.add(name="cache.miss", time_unix_nano=NOW)
+    large = request.SerializeToString() * 15
+    assert 0 < weight_to_parse(large) < 12 * len(large)
+    assert weight_to_parse(large[:1_000]) == 0
 
 
 @pytest.mark.parametrize("path", LISTS, ids=".".join)

@@ -1,4 +1,8 @@
-"""OTLP over HTTP: `POST /v1/traces`, `/v1/logs` and `/v1/metrics`, in protobuf or JSON."""
+"""OTLP over HTTP: `POST /v1/traces`, `/v1/logs` and `/v1/metrics`, in protobuf or JSON.
+
+Every refusal is OTLP's: a `Status` in the form that the request came in. What is not the sender's
+fault is one that it may try again, because exporters drop what they may not.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,23 @@ from google.protobuf.json_format import MessageToJson
 from starlette.responses import Response
 
 from calve.errors import CalveError
+from calve.ingest.http.app import App
+from calve.ingest.http.callers import caller_of
 from calve.ingest.http.headers import encoding_of, media_type_of, unsupported
 from calve.ingest.http.operation import Answer, Operation
+from calve.ingest.http.problems import CHALLENGE, MEDIA_TYPE
 from calve.ingest.http.server import HttpServer
-from calve.ingest.otlp.answers import code_of, response, retry_after_ms, status_of
-from calve.ingest.otlp.json_requests import protobuf_of
+from calve.ingest.otlp.answers import code_of, refusal_status, response, retry_after_ms, status_of
+from calve.ingest.otlp.json_requests import protobuf_of, weight_of
 from calve.ingest.otlp.messages import REQUESTS
 from calve.ingest.otlp.telemetry import DATASET_HEADER, Taken, Telemetry, dataset_of
-from calve.ingest.refusals import as_refusal
+from calve.ingest.refusals import RETRY_AFTER_MS, as_refusal
+from calve.protocol.problem import decoded
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
     from starlette.requests import Request
+    from starlette.types import Receive
 
     from calve.ingest.http.service import Service
 
@@ -48,6 +57,7 @@ async def export(signal: str, service: Service, request: Request) -> Response:
 
 
 async def _taken(signal: str, kind: str, service: Service, request: Request) -> Taken:
+    caller = caller_of(request)
     dataset = dataset_of(request.headers.get(DATASET_HEADER))
     encoding = encoding_of(request.headers)
     body, admitted = await service.body(request)
@@ -56,11 +66,20 @@ async def _taken(signal: str, kind: str, service: Service, request: Request) -> 
         with admitted:
             content = service.unpacked(body, encoding, admitted)
             if kind == JSON:
+                admitted.grow(weight_of(content))
                 content = protobuf_of(signal, content)
             telemetry = Telemetry(service.intake)
-            return telemetry.take(signal, content, dataset=dataset, admitted=admitted)
+            return telemetry.take(
+                signal, content, caller=caller, dataset=dataset, admitted=admitted
+            )
 
     return await service.in_thread(take)
+
+
+def _not_let_in(error: CalveError, request: Request) -> Response:
+    """In the form that the request came in, if that is one of OTLP's."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return _refused(error, kind if kind in {PROTOBUF, JSON} else PROTOBUF)
 
 
 def _refused(error: CalveError, kind: str) -> Response:
@@ -69,6 +88,8 @@ def _refused(error: CalveError, kind: str) -> Response:
     answer = _answer(status_of(error), kind, status or error.http_status)
     if status is not None:
         answer.headers["Retry-After"] = str(math.ceil(retry_after_ms(error) / 1000))
+    if answer.status_code == HTTPStatus.UNAUTHORIZED:
+        answer.headers.update(CHALLENGE)
     return answer
 
 
@@ -78,11 +99,33 @@ def _answer(message: Message, kind: str, status: int = HTTPStatus.OK) -> Respons
     return Response(content, status, media_type=kind)
 
 
+class OtlpApp(App):
+    """Says what any door would say, as OTLP says it."""
+
+    async def _response(self, request: Request, receive: Receive) -> Response:
+        response = await super()._response(request, receive)
+        problem = decoded(bytes(response.body)) if response.media_type == MEDIA_TYPE else None
+        if problem is None:
+            return response
+        is_protobuf = request.headers.get("content-type", "").lower().startswith(PROTOBUF)
+        status = problem.status
+        if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+        answer = _answer(refusal_status(problem), PROTOBUF if is_protobuf else JSON, status)
+        own = {"content-length", "content-type"}
+        answer.headers.update({k: v for k, v in response.headers.items() if k not in own})
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            answer.headers.setdefault("Retry-After", str(math.ceil(RETRY_AFTER_MS / 1000)))
+        return answer
+
+
 OPERATIONS: Final = tuple(
     Operation(
         method="POST",
         path=f"/v1/{signal}",
+        scope="produce",
         handler=partial(export, signal),
+        refused=_not_let_in,
         summary=f"Take {signal} in",
         answers=(Answer(HTTPStatus.OK, "they are durable"),),
     )
@@ -93,5 +136,6 @@ OPERATIONS: Final = tuple(
 class OtlpHttpServer(HttpServer):
     """Listens on `ingest.otlp_http_port`, and offers OTLP alone."""
 
+    _app = OtlpApp
     _operations = OPERATIONS
     _port_setting = "otlp_http_port"

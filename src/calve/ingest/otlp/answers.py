@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -14,7 +15,15 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from calve.errors import CalveError, Denied, InvalidRequest, MissingPart, NotFound, Overloaded
+from calve.errors import (
+    CalveError,
+    Denied,
+    InvalidRequest,
+    MissingPart,
+    NotFound,
+    Overloaded,
+    Unauthenticated,
+)
 from calve.ingest.refusals import RETRY_AFTER_MS, as_refusal
 from calve.protocol import problem_of
 
@@ -22,6 +31,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from calve.ingest.otlp.telemetry import Taken
+    from calve.protocol import Problem
 
 _RESPONSES: Final[dict[str, tuple[Any, str]]] = {
     "traces": (ExportTraceServiceResponse, "rejected_spans"),
@@ -33,15 +43,27 @@ _FINAL: Final[tuple[tuple[type[CalveError], grpc.StatusCode], ...]] = (
     (MissingPart, grpc.StatusCode.UNIMPLEMENTED),
     (InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
     (NotFound, grpc.StatusCode.NOT_FOUND),
+    (Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
     (Denied, grpc.StatusCode.PERMISSION_DENIED),
 )
+# Of what HTTP refuses by itself; all else is wrong in the request.
+_CODES: Final[dict[int, grpc.StatusCode]] = {
+    HTTPStatus.UNAUTHORIZED: grpc.StatusCode.UNAUTHENTICATED,
+    HTTPStatus.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
+    HTTPStatus.NOT_FOUND: grpc.StatusCode.UNIMPLEMENTED,
+    HTTPStatus.METHOD_NOT_ALLOWED: grpc.StatusCode.UNIMPLEMENTED,
+    HTTPStatus.TOO_MANY_REQUESTS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    HTTPStatus.INTERNAL_SERVER_ERROR: grpc.StatusCode.UNAVAILABLE,
+    HTTPStatus.SERVICE_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT: grpc.StatusCode.UNAVAILABLE,
+}
 
 
 def response(signal: str, taken: Taken) -> Message:
-    """Empty if everything was stored."""
+    """Empty if everything was stored; with a message alone if there is something to say of it."""
     kind, count = _RESPONSES[signal]
     answer = kind()
-    if taken.rejected:
+    if taken.reason:
         setattr(answer.partial_success, count, taken.rejected)
         answer.partial_success.error_message = taken.reason
     message: Message = answer
@@ -60,11 +82,23 @@ def status_of(error: CalveError) -> Status:
     """With the delay after which to try again, if that may help."""
     refusal = as_refusal(error)
     code = code_of(refusal)
-    hint = f" ({refusal.hint})" if refusal.hint else ""
-    status = Status(code=code.value[0], message=f"{refusal.message}{hint}")
-    if code in {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE}:
+    may_help = code in {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE}
+    delay = retry_after_ms(refusal) if may_help else None
+    return _status(code, refusal.message, refusal.hint, delay)
+
+
+def refusal_status(problem: Problem) -> Status:
+    """The same for what HTTP itself refuses; its own status says whether to try again."""
+    code = _CODES.get(problem.status, grpc.StatusCode.INVALID_ARGUMENT)
+    return _status(code, problem.detail, problem.hint, problem.retry_after_ms)
+
+
+def _status(code: grpc.StatusCode, message: str, hint: str | None, delay_ms: int | None) -> Status:
+    number: int = code.value[0]
+    status = Status(code=number, message=f"{message} ({hint})" if hint else message)
+    if delay_ms is not None:
         delay = RetryInfo()
-        delay.retry_delay.FromMilliseconds(retry_after_ms(refusal))
+        delay.retry_delay.FromMilliseconds(delay_ms)
         status.details.add().CopyFrom(_packed(delay))
     return status
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from calve.ingest.otlp.columns import Level, Lists
+from calve.ingest.otlp.columns import Level, Lists, offsets_of
 from calve.ingest.otlp.tables import TEXT
 from calve.ingest.otlp.values import STRING, any_value, kind_names, otlp_json, value_texts
 
 REPEATED: Final = "repeated"
+KEY_BY_INDEX: Final = (
+    "a key is named by its place in a dictionary, which only profiles have: it is stored as empty"
+)
 
 
 class AttributeMaps(NamedTuple):
@@ -29,10 +33,11 @@ def attribute_maps(owner: Level, name: str) -> AttributeMaps:
     lists = owner.many(name)
     if not len(lists.inner):
         nothing = pa.nulls(0, TEXT)
-        empty = pa.MapArray.from_arrays(pa.array(lists.offsets), nothing, nothing)
+        empty = pa.MapArray.from_arrays(lists.starts, nothing, nothing)
         return AttributeMaps(empty, empty)
     entries = lists.inner
-    _refuse_indices(entries)
+    if entries.field("key_strindex").to_numpy().any():
+        entries.faults.remarks.add(KEY_BY_INDEX)
     keys = entries.any_text("key")
     texts, kinds = value_texts(entries.one("value"))
     if _has_repeated(lists, keys):
@@ -41,29 +46,42 @@ def attribute_maps(owner: Level, name: str) -> AttributeMaps:
     before = np.concatenate(([0], np.cumsum(is_typed))).astype(np.int32)
     typed = np.flatnonzero(is_typed)
     return AttributeMaps(
-        pa.MapArray.from_arrays(pa.array(lists.offsets), keys, texts),
+        pa.MapArray.from_arrays(lists.starts, keys, texts),
         pa.MapArray.from_arrays(
             pa.array(before[lists.offsets]), keys.take(pa.array(typed)), kind_names(kinds[typed])
         ),
     )
 
 
-def _refuse_indices(entries: Level) -> None:
-    indices = entries.field("key_strindex").to_numpy()
-    if indices.any():
-        bad = np.flatnonzero(indices)
-        entries.faults.note(
-            entries.records[bad],
-            "a key is named by its place in a dictionary, which only profiles have",
-        )
-
-
 def _has_repeated(lists: Lists, keys: pa.StringArray) -> bool:
-    if len(keys) < 2:
+    if len(keys) < 2 or _is_alike(lists, keys):
         return False
-    codes = keys.dictionary_encode()
-    pairs = lists.owners * len(codes.dictionary) + codes.indices.to_numpy()
-    return bool(np.unique(pairs).size < pairs.size)
+    encoded = keys.dictionary_encode()
+    pairs = np.sort(lists.owners * len(encoded.dictionary) + encoded.indices.to_numpy())
+    return bool((pairs[1:] == pairs[:-1]).any())
+
+
+def _is_alike(lists: Lists, keys: pa.StringArray) -> bool:
+    """Whether all owners have the same keys in the same order, each once: most senders do so."""
+    width = int(lists.offsets[1])
+    offsets = offsets_of(keys)
+    if width == 0 or len(keys) % width:
+        return False
+    if offsets[width] == 0 or offsets[-1] % offsets[width]:
+        return False
+    content = np.frombuffer(keys.buffers()[2], np.uint8)[: offsets[-1]]
+    first = keys.slice(0, width).to_pylist()
+    return (
+        len(set(first)) == width
+        and _repeats(lists.offsets[1:] - lists.offsets[:-1], 1)
+        and _repeats(offsets[1:] - offsets[:-1], width)
+        and _repeats(content, int(offsets[width]))
+    )
+
+
+def _repeats(values: npt.NDArray[Any], width: int) -> bool:
+    """Whether they are the first so many, again and again."""
+    return bool((values.reshape(-1, width) == values[:width]).all())
 
 
 def _merged(

@@ -24,6 +24,7 @@ class Decoded(NamedTuple):
     table: SignalTable
     rows: pa.RecordBatch | None
     rejected: list[Rejected]
+    remarks: frozenset[str] = frozenset()  # about what is stored
 
 
 def read_message(signal: str, body: bytes) -> Any:
@@ -72,11 +73,12 @@ def _decoded(
     table: SignalTable, columns: dict[str, pa.Array], faults: Faults, excerpt: Any
 ) -> Decoded:
     rows = pa.record_batch([columns[name] for name in table.schema.names], schema=table.schema)
+    remarks = frozenset(faults.remarks)
     if not faults.reasons:
-        return Decoded(table, rows, [])
+        return Decoded(table, rows, [], remarks)
     rejected = [excerpt(place, reason) for place, reason in sorted(faults.reasons.items())]
     kept = _others(rows.num_rows, faults)
-    return Decoded(table, rows.take(pa.array(kept)) if kept.size else None, rejected)
+    return Decoded(table, rows.take(pa.array(kept)) if kept.size else None, rejected, remarks)
 
 
 def _others(count: int, faults: Faults) -> Places:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import grpc
 
 from calve.errors import CalveError, Unavailable, unexpected
+from calve.ingest.addresses import host_of, same_address
 from calve.ingest.certificate import certificate_of
+from calve.ingest.crowd import Door, Known
 from calve.ingest.otlp.answers import code_of, response, status_of
 from calve.ingest.otlp.patience import Patience
 from calve.ingest.otlp.telemetry import DATASET_HEADER, Telemetry, dataset_of
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
+    from calve.access import Caller
+    from calve.ingest.certificate import Certificate
     from calve.ingest.intake import Intake
     from calve.settings import Settings
 
@@ -33,11 +37,17 @@ _SERVICES: Final = {
     "logs": "opentelemetry.proto.collector.logs.v1.LogsService",
     "metrics": "opentelemetry.proto.collector.metrics.v1.MetricsService",
 }
+SERVICES: Final = tuple(_SERVICES.values())
+SCOPE: Final = "produce"  # of the token that each of them takes
 _DETAILS: Final = "grpc-status-details-bin"
+_DELAY: Final = "google.rpc.retryinfo-bin"  # where the Python SDK looks for the delay alone
 # gRPC has read a message before anybody here can admit it: so many of so many bytes at once.
 THREADS: Final = 32
 MESSAGE_BYTES_MAX: Final = 16 << 20
 _STREAMS_MAX: Final = 64  # at once on one connection; more wait at the client
+# How often a client may ask whether the connection lives. The Collector asks every 10 s; gRPC
+# itself allows it every 5 minutes, and takes those who ask more often for attackers.
+PING_INTERVAL_MS = 5_000
 
 
 class OtlpGrpcServer:
@@ -49,6 +59,8 @@ class OtlpGrpcServer:
         self._settings = (settings or intake.settings).ingest
         self._telemetry = Telemetry(intake)
         self._server: Any = None
+        self._renewal: Any = None
+        self._known = Known()
         self._url = ""
 
     @property
@@ -70,6 +82,9 @@ class OtlpGrpcServer:
                 ("grpc.max_receive_message_length", bytes_max),
                 ("grpc.max_concurrent_streams", _STREAMS_MAX),
                 ("grpc.max_connection_idle_ms", 1000 * settings.idle_seconds_max),
+                ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.server_handshake_timeout_ms", settings.http_header_timeout_ms),
                 ("grpc.so_reuseport", 0),
             ],
         )
@@ -83,6 +98,9 @@ class OtlpGrpcServer:
             ]
         )
         self._url = self._listen()
+        port = int(self._url.rpartition(":")[2])
+        self._door = Door(port, self._known, settings)
+        self._intake.crowd.watch(self._door)
         self._patience = Patience(settings.http_body_timeout_ms / 1000, self._intake.clock)
         self._server.start()
         return self._url
@@ -96,8 +114,7 @@ class OtlpGrpcServer:
             if certificate is None:
                 port = self._server.add_insecure_port(address)
             else:
-                pair = (certificate.key, certificate.cert)
-                port = self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+                port = self._server.add_secure_port(address, self._credentials(certificate))
         except RuntimeError as error:
             raise Unavailable(
                 f"cannot listen on {address} for OTLP over gRPC",
@@ -105,14 +122,34 @@ class OtlpGrpcServer:
             ) from error
         return f"{'https' if certificate else 'http'}://{host}:{port}"
 
+    def _credentials(self, certificate: Certificate) -> Any:
+        return grpc.dynamic_ssl_server_credentials(
+            _shown(certificate),
+            self._renewed,
+            require_client_authentication=certificate.client_ca is not None,
+        )
+
+    def _renewed(self) -> Any:
+        """What gRPC asks at each connection: None to show what it showed before."""
+        renewed, self._renewal = self._renewal, None
+        return renewed
+
+    def renew(self, certificate: Certificate) -> None:
+        """Show this certificate to whoever connects; who is connected stays."""
+        self._renewal = _shown(certificate)
+
     def _export(self, signal: str, messages: Iterator[bytes], context: Any) -> bytes:
+        metadata = dict(context.invocation_metadata())
+        caller = self._let_in(context, metadata.get("authorization"))
+        client = caller.share(context.peer().rpartition(":")[0])
         with self._patience.waiting(context):
             body = next(messages, b"")
         try:
-            dataset = dataset_of(dict(context.invocation_metadata()).get(DATASET_HEADER))
-            client = context.peer().rpartition(":")[0]
+            dataset = dataset_of(metadata.get(DATASET_HEADER))
             with self._intake.admission.hold(len(body), client) as admitted:
-                taken = self._telemetry.take(signal, body, dataset=dataset, admitted=admitted)
+                taken = self._telemetry.take(
+                    signal, body, caller=caller, dataset=dataset, admitted=admitted
+                )
         except CalveError as error:
             _refuse(context, error)
         except Exception as error:  # noqa: BLE001
@@ -121,10 +158,22 @@ class OtlpGrpcServer:
         content: bytes = response(signal, taken).SerializeToString()
         return content
 
+    def _let_in(self, context: Any, authorization: str | None) -> Caller:
+        """Who it is, before the message is waited for."""
+        address = host_of(same_address(context.peer()))
+        try:
+            caller = self._intake.doorkeeper.caller(authorization, address)
+            caller.require(SCOPE)
+        except CalveError as error:
+            _refuse(context, error)
+        self._known.add(same_address(context.peer()))
+        return caller
+
     def stop(self, grace_seconds: float = 10) -> None:
         """Take nothing more in, answer what was accepted, and end; again does nothing."""
         server, self._server = self._server, None
         if server is not None:
+            self._intake.crowd.leave(self._door)
             server.stop(grace_seconds).wait()
             self._pool.shutdown()
             self._patience.close()
@@ -137,8 +186,16 @@ class OtlpGrpcServer:
         self.stop()
 
 
+def _shown(certificate: Certificate) -> Any:
+    pair = (certificate.key, certificate.cert)
+    return grpc.ssl_server_certificate_configuration(
+        [pair], root_certificates=certificate.client_ca
+    )
+
+
 def _refuse(context: Any, error: CalveError) -> NoReturn:
     status = status_of(error)
-    context.set_trailing_metadata(((_DETAILS, status.SerializeToString()),))
+    delays = [(_DELAY, detail.value) for detail in status.details]
+    context.set_trailing_metadata(((_DETAILS, status.SerializeToString()), *delays))
     context.abort(code_of(as_refusal(error)), status.message)
     raise AssertionError  # abort raises

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from calve.ingest.otlp.columns import Level, as_hex, offsets_of
+from calve.ingest.otlp.columns import Level, as_hex, lengths_of
 from calve.ingest.otlp.tables import TEXT
 
 TRACE_BYTES: Final = 16
@@ -44,12 +44,13 @@ def _looked_at(
 ) -> tuple[pa.StringArray, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """The texts; whether each is an id; and whether it has the length of one, or none at all."""
     raw = level.field(name)
-    lengths = np.diff(offsets_of(raw))
+    lengths = lengths_of(raw)
     texts = as_hex(raw)
     is_zero: Any = np.zeros(len(raw), np.bool_)
     content = np.frombuffer(raw.buffers()[2] or b"", np.uint8)
     if (lengths == size).all() and len(raw):
-        is_zero = ~content[: len(raw) * size].reshape(len(raw), size).any(axis=1)
+        words = content[: len(raw) * size].view(np.uint64).reshape(len(raw), -1)
+        is_zero = np.bitwise_or.reduce(words, axis=1) == 0
     elif lengths.any():
         zero = "0" * (2 * size)
         is_zero = np.array([each == zero for each in texts.to_pylist()], np.bool_)

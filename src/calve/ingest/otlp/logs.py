@@ -28,7 +28,6 @@ def log_columns(logs: Level) -> dict[str, pa.Array]:
         "span_id": optional_id(logs, "span_id", SPAN_BYTES),
         "flags": logs.count("flags"),
         "time_unix_nano": nanos,
-        "observed_time": moments(observed),
         "observed_time_unix_nano": observed,
         "attributes": attributes.texts,
         "attribute_types": attributes.kinds,

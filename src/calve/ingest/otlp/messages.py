@@ -64,9 +64,9 @@ class Reader(NamedTuple):
         """A request as one row of lists of structs.
 
         The message is written again before it is read as Arrow: so whatever a sender made up,
-        fields that come twice, several of a choice, or unknown ones, has been settled by then.
+        fields that come twice or several of a choice, has been settled by then. Fields that are
+        unknown, or of another type than theirs, are still in it and passed over.
         """
-        message.DiscardUnknownFields()
         return self.columns.list_to_record_batch([message.SerializeToString()])
 
 

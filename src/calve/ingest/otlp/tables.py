@@ -128,7 +128,6 @@ TRACES: Final = SignalTable(
             ("name", TEXT),
             ("kind", TEXT),
             ("start_time_unix_nano", NANOS),
-            ("end_time", MOMENT),
             ("end_time_unix_nano", NANOS),
             ("duration_nano", NANOS),
             ("status_code", TEXT),
@@ -141,7 +140,8 @@ TRACES: Final = SignalTable(
             *_ORIGIN,
         ]
     ),
-    ("service_name", "time"),
+    # By name too: what a route says of itself repeats from span to span.
+    ("service_name", "name", "time"),
 )
 LOGS: Final = SignalTable(
     "logs",
@@ -158,7 +158,6 @@ LOGS: Final = SignalTable(
             ("span_id", TEXT),
             ("flags", COUNT),
             ("time_unix_nano", NANOS),
-            ("observed_time", MOMENT),
             ("observed_time_unix_nano", NANOS),
             *_attributes(),
             *_ORIGIN,

@@ -12,12 +12,15 @@ from calve.errors import InvalidRequest
 from calve.ingest.ensuring import ensure_topic
 from calve.ingest.otlp.decoding import Decoded, decode, read_message
 from calve.ingest.otlp.promotion import with_promoted
-from calve.ingest.otlp.weight import weight
+from calve.ingest.otlp.storage import file_properties
+from calve.ingest.otlp.tables import TABLES
+from calve.ingest.otlp.weight import weight, weight_to_parse
 from calve.ingest.refusals import refusing
-from calve.model import DEFAULT_DATASET, DEFAULT_TENANT, TableName
+from calve.model import DEFAULT_TENANT, TableName
 from calve.topics.topic import TopicSpec
 
 if TYPE_CHECKING:
+    from calve.access import Caller
     from calve.ingest.admission import Admitted
     from calve.ingest.intake import Intake
     from calve.wal import PendingAppend
@@ -25,10 +28,22 @@ if TYPE_CHECKING:
 
 DATASET_HEADER: Final = "x-calve-dataset"
 _REASONS_MAX: Final = 5
+_SPECS: Final = {
+    table.name: TopicSpec(
+        schema=table.schema,
+        partition_by=table.partition_by,
+        sort_by=table.sort_by,
+        properties=file_properties(table.schema),
+    )
+    for table in TABLES.values()
+}
 
 
 class Taken(NamedTuple):
-    """What became of a request: how many records were rejected, and some of the reasons."""
+    """What became of a request: how many records were rejected, and some of the reasons.
+
+    There may be something to say although none was.
+    """
 
     rejected: int
     reason: str
@@ -37,6 +52,7 @@ class Taken(NamedTuple):
     def of(cls, parts: list[Decoded]) -> Taken:
         rejected = [each for part in parts for each in part.rejected]
         reasons = list(dict.fromkeys(each.reason for each in rejected))
+        reasons += sorted({each for part in parts for each in part.remarks})
         more = f" and {len(reasons) - _REASONS_MAX} more" if len(reasons) > _REASONS_MAX else ""
         return cls(len(rejected), "; ".join(reasons[:_REASONS_MAX]) + more)
 
@@ -47,31 +63,52 @@ class Telemetry:
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
 
-    def take(self, signal: str, body: bytes, *, dataset: str | None, admitted: Admitted) -> Taken:
+    def take(
+        self,
+        signal: str,
+        body: bytes,
+        *,
+        caller: Caller,
+        dataset: str | None,
+        admitted: Admitted,
+    ) -> Taken:
         """Return when every record of a request in protobuf is durable, stored or rejected.
 
+        Tables are the caller's tenant's; its own dataset, unless `dataset` names another.
         `admitted` holds the body's bytes; it stays the caller's to release.
         """
+        tenant = caller.only_tenant or DEFAULT_TENANT
+        limits = self._intake.limits
+        if limits is not None:
+            limits.require_room(tenant)
+        to_parse = weight_to_parse(body)
+        admitted.grow(to_parse)
         message = read_message(signal, body)
-        admitted.grow(weight(signal, message, len(body)))
+        admitted.grow(max(0, weight(signal, message, len(body)) - to_parse))
         parts = decode(signal, message)
-        pending = [self._submit(part, dataset) for part in parts]
+        names = [TableName(tenant, dataset or caller.dataset, part.table.name) for part in parts]
+        for name in names:
+            caller.require_seen(name)
+        if limits is not None:
+            # All of them or none: what was in already would come again with the others.
+            limits.take(tenant, sum(map(_row_count, parts)), len(body))
+        pending = [self._submit(part, name) for part, name in zip(parts, names, strict=True)]
         with refusing():
             for each in pending:
                 each.wait()
         return Taken.of(parts)
 
-    def _submit(self, part: Decoded, dataset: str | None) -> PendingAppend:
+    def _submit(self, part: Decoded, name: TableName) -> PendingAppend:
         table = part.table
-        name = TableName(DEFAULT_TENANT, dataset or DEFAULT_DATASET, table.name)
-        spec = TopicSpec(
-            schema=table.schema, partition_by=table.partition_by, sort_by=table.sort_by
-        )
-        topic = ensure_topic(self._intake, name, spec)
+        topic = ensure_topic(self._intake, name, _SPECS[table.name])
         rows: list[Part] = [] if part.rows is None else [with_promoted(part.rows, topic)]
         if part.rejected:
             rows.append(part.rejected)
-        return self._intake.submit(name, rows[0] if len(rows) == 1 else rows)
+        return self._intake.submit(name, rows[0] if len(rows) == 1 else rows, is_counted=True)
+
+
+def _row_count(part: Decoded) -> int:
+    return (0 if part.rows is None else part.rows.num_rows) + len(part.rejected)
 
 
 def dataset_of(value: str | None) -> str | None:

@@ -37,7 +37,6 @@ def span_columns(spans: Level) -> dict[str, pa.Array]:
         "name": spans.text("name"),
         "kind": spans.choice("kind", _KINDS),
         "start_time_unix_nano": start,
-        "end_time": moments(end),
         "end_time_unix_nano": end,
         "duration_nano": pc.subtract(end, start),
         "status_code": status.choice("code", _STATUS),

@@ -19,7 +19,7 @@ from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValueList
 
-from calve.ingest.otlp.columns import Level, as_text
+from calve.ingest.otlp.columns import Level, as_text, is_there
 from calve.ingest.otlp.tables import TEXT
 
 KINDS: Final = ("empty", "string", "bool", "int", "double", "bytes", "list", "map", "otlp_json")
@@ -35,7 +35,10 @@ _FIELDS: Final = {
     "kvlist_value": MAP,
 }
 _INDEX: Final = "string_value_strindex"
-_NO_DICTIONARY: Final = "a text is named by its place in a dictionary, which only profiles have"
+# OTLP wants them taken for missing outside of profiles, and somebody told.
+TEXT_BY_INDEX: Final = (
+    "a text is named by its place in a dictionary, which only profiles have: it is stored as empty"
+)
 
 Kinds = npt.NDArray[np.uint8]
 
@@ -43,7 +46,8 @@ Kinds = npt.NDArray[np.uint8]
 def value_texts(values: Level) -> tuple[pa.StringArray, Kinds]:
     """The texts of values, null for empty ones, and the place of each one's kind in `KINDS`."""
     count = len(values)
-    _refuse_indices(values)
+    if values.field(_INDEX).null_count < count:
+        values.faults.remarks.add(TEXT_BY_INDEX)
     strings = values.field("string_value")
     if strings.null_count == 0:
         return as_text(strings, values, "a text"), np.full(count, STRING, np.uint8)
@@ -53,7 +57,7 @@ def value_texts(values: Level) -> tuple[pa.StringArray, Kinds]:
         field = values.field(name)
         if field.null_count == count:
             continue
-        kinds[field.is_valid().to_numpy(zero_copy_only=False)] = kind
+        kinds[is_there(field)] = kind
         if kind == STRING:
             found.append(as_text(field, values, "a text"))
         elif kind in {BOOL, INT, DOUBLE}:
@@ -91,23 +95,16 @@ def otlp_json(value: AnyValue) -> str:
     return text
 
 
-def _refuse_indices(values: Level) -> None:
-    indices = values.field(_INDEX)
-    if indices.null_count < len(indices):
-        bad = np.flatnonzero(indices.is_valid().to_numpy(zero_copy_only=False))
-        values.faults.note(values.records[bad], _NO_DICTIONARY)
-
-
 def _rare_texts(values: Level, name: str, kinds: Kinds) -> pa.StringArray:
     """Those of bytes, lists and maps, one by one; null for all others."""
     field = values.field(name)
-    places = np.flatnonzero(field.is_valid().to_numpy(zero_copy_only=False))
+    places = np.flatnonzero(is_there(field))
     texts = []
     for place in places:
         raw = field[int(place)].as_py()
         try:
             text, kinds[place] = _rare_text(name, raw)
-        except (DecodeError, _Unreadable) as error:
+        except DecodeError as error:
             values.faults.note([values.records[place]], f"a value cannot be read: {error}")
             text = ""
         texts.append(text)
@@ -132,17 +129,11 @@ class _NotPlain(Exception):
     """Plain JSON would not tell this value from another."""
 
 
-class _Unreadable(Exception):
-    """It has no meaning here."""
-
-
 def _plain_list(message: ArrayValue) -> list[Any]:
     return [_plain(each) for each in message.values]
 
 
 def _plain_map(message: KeyValueList) -> dict[str, Any]:
-    if any(each.key_strindex for each in message.values):
-        raise _Unreadable(_NO_DICTIONARY)
     found = {each.key: _plain(each.value) for each in message.values}
     if len(found) < len(message.values):
         raise _NotPlain
@@ -152,7 +143,7 @@ def _plain_map(message: KeyValueList) -> dict[str, Any]:
 def _plain(value: AnyValue) -> Any:
     kind = value.WhichOneof("value")
     match kind:
-        case None:
+        case None | "string_value_strindex":
             return None
         case "array_value":
             return _plain_list(value.array_value)
@@ -162,7 +153,5 @@ def _plain(value: AnyValue) -> Any:
             raise _NotPlain
         case "bytes_value":
             raise _NotPlain
-        case "string_value_strindex":
-            raise _Unreadable(_NO_DICTIONARY)
         case _:
             return getattr(value, kind)

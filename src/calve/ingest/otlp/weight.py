@@ -1,8 +1,14 @@
-"""What decoding a request takes of memory, about: two bytes can become a row of many columns."""
+"""What decoding a request takes of memory, about: two bytes can become a row of many columns.
+
+Asked twice: of the bytes, because parsing alone makes ninety times as many of empty records; and of
+the message, in which everything can be counted.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
+
+import numpy as np
 
 from calve.ingest.otlp.messages import LEVELS
 
@@ -11,6 +17,25 @@ _RECORD_BYTES: Final = 1_024  # of a row, also of an empty record
 _ENTRY_BYTES: Final = 128  # of an attribute or a number in a list, also of an empty one
 # Entries are counted one by one in large requests only: the others take little, whatever they hold.
 _SMALL_BYTES: Final = 1 << 20
+_UNSEEN_BYTES: Final = 256 << 10  # so much is parsed without a look at the bytes
+_TINY_BYTES: Final = 12
+_MESSAGE_BYTES: Final = 200  # of a parsed message of any kind
+_LENGTH_FOLLOWS: Final = 2  # in the last bits of a tag
+
+
+def weight_to_parse(body: bytes) -> int:
+    """In bytes, for what is short: the rest becomes a few times its size.
+
+    Counted are places that look like a tag and a small length, whatever they are, and lengths that
+    are written with more digits than they need.
+    """
+    if len(body) <= _UNSEEN_BYTES:
+        return 0
+    content = np.frombuffer(body, np.uint8)
+    first, second = content[:-1], content[1:]
+    is_tiny = (first & 7 == _LENGTH_FOLLOWS) & (second <= _TINY_BYTES)
+    is_stretched = (first > 127) & (second == 0)
+    return _MESSAGE_BYTES * int(np.count_nonzero(is_tiny) + np.count_nonzero(is_stretched))
 
 
 def weight(signal: str, message: Any, body_bytes: int) -> int:
