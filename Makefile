@@ -18,13 +18,14 @@ help:  ## list the verbs
 setup:  ## make .venv from requirements.lock and fetch Spark's jars; nothing to do the second time
 	@$(PYTHON) scripts/setup.py
 
-check: setup  ## formatting, lint, types, import layers, dependencies, known vulnerabilities
+check: setup  ## formatting, lint, types, import layers, dependencies, known vulnerabilities, bill of materials
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/deptry .
 	$(BIN)/python scripts/audit.py
+	$(BIN)/python scripts/sbom.py
 
 format: setup  ## format the code and mend what the linter can mend
 	$(BIN)/ruff format

@@ -8,6 +8,7 @@ Everything happens in a temporary directory, which is removed at the end.
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 import tempfile
 import time
@@ -15,18 +16,22 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pyarrow as pa
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import StatusCode
 
 import calve
 
 ROWS = 100_000
-SPANS = 50
 COUNTRIES = ("de", "fr", "jp", "us")
 QUESTION = "select country, count(*) orders, sum(cents) cents from orders group by country"
+SLOW_SPANS = """
+    select service_name, name, count(*) as spans, count_if(status_code = 'ERROR') as failed,
+           quantile_cont(duration_nano, 0.99) / 1e6 as p99_ms
+    from traces group by all order by p99_ms desc
+"""
+LAST_WARNING = """
+    select logs.service_name, body, traces.attributes['shop.country'] as country
+    from logs join traces using (trace_id, span_id)
+    where severity_number >= 13 order by logs.time desc limit 1
+"""
 BY_HAND = [
     {"id": ROWS, "country": "de", "cents": 1250},
     {"id": "many", "country": "fr", "cents": 990},
@@ -53,7 +58,7 @@ def main() -> int:
             show_dead_letter(lake)
             verify(lake)
             subscribe(service.addresses.flight)
-            trace(lake, service.addresses.otlp_grpc)
+            observe(lake, service.addresses.otlp_grpc)
         say("temporary data removed")
     return 0
 
@@ -154,24 +159,27 @@ def subscribe(url: str) -> None:
         raise defect("the subscriber got other rows")
 
 
-def trace(lake: calve.Lake, url: str | None) -> None:
-    """A program with the OpenTelemetry SDK sends its spans, as to any collector."""
-    provider = TracerProvider(resource=Resource({"service.name": "shop"}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))
-    tracer = provider.get_tracer("demo")
-    for cents in range(SPANS):
-        with tracer.start_as_current_span("checkout", attributes={"cents": cents}) as span:
-            if cents % 10 == 0:
-                span.set_status(StatusCode.ERROR, "card declined")
-    provider.shutdown()
-    (found,) = lake.sql(
-        "select count(*) as spans, count_if(status_code = 'ERROR') as errors, "
-        "sum(cast(attributes['cents'] as int)) as cents from traces where service_name = 'shop'"
-    )
-    say(f"8. the OpenTelemetry SDK has sent {found['spans']} spans over OTLP; SQL over its table")
-    say(f"   finds {found['errors']} that failed, and {found['cents']} cents in an attribute\n")
-    if (found["spans"], found["cents"]) != (SPANS, sum(range(SPANS))):
-        raise defect("spans are missing or doubled")
+def observe(lake: calve.Lake, url: str | None) -> None:
+    """A shop sends an hour of telemetry with the OpenTelemetry SDK, as to any collector."""
+    shop = runpy.run_path(str(Path(__file__).with_name("telemetry.py")))
+    orders = shop["send"](url)
+    counts = {
+        table: next(iter(lake.sql(f"select count(*) as n from {table}")))["n"]
+        for table in ("traces", "logs", "metrics_sum", "metrics_histogram")
+    }
+    points = counts["metrics_sum"] + counts["metrics_histogram"]
+    say(f"8. the OpenTelemetry SDK has sent an hour of a shop over OTLP: {counts['traces']} spans,")
+    say(f"   {counts['logs']} log records, {points} points of metrics; SQL over their tables")
+    for row in lake.sql(SLOW_SPANS):
+        say(
+            f"   {row['service_name']:9} {row['name']:15} {row['spans']} spans, "
+            f"99 % within {row['p99_ms']:,.0f} ms, {row['failed']} failed"
+        )
+    (log,) = lake.sql(LAST_WARNING)
+    say(f"   the last warning: {log['service_name']}, {log['body']!r}, in the checkout of")
+    say(f"   a customer from {log['country']}\n")
+    if (counts["traces"], counts["logs"], points) != (2 * orders, orders, 180):
+        raise defect("telemetry is missing or doubled")
 
 
 def defect(what: str) -> SystemExit:

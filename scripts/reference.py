@@ -19,10 +19,16 @@ import msgspec
 
 from calve import errors
 from calve.cli.main import CALVE, ICEBERG_MANAGER, LazyGroup
+from calve.cli.place import TokenOption
 from calve.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, EXIT_USAGE, CalveError
+from calve.ingest.flight.actions import ACTIONS
+from calve.ingest.flight.service import CALLS
 from calve.ingest.http.openapi import MEANINGS as STATUS_MEANINGS
 from calve.ingest.http.operation import Operation
+from calve.ingest.http.otlp import OPERATIONS as OTLP
 from calve.ingest.http.routes import OPERATIONS
+from calve.ingest.otlp.grpc_server import SCOPE as OTLP_SCOPE
+from calve.ingest.otlp.grpc_server import SERVICES
 from calve.settings import LoadedSettings, Properties, Secret, SecretUrl, load_settings
 from calve.settings.keys import KEYS, Key, value_of
 from calve.settings.reference import MEANINGS
@@ -30,13 +36,14 @@ from calve.settings.render import shown
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DIRECTORY: Final = ROOT / "docs" / "reference"
+SECURITY: Final = ROOT / "docs" / "operating" / "security.md"
+TABLE_BEGINS: Final = "<!-- Written by scripts/reference.py from the code. -->"
+TABLE_ENDS: Final = "<!-- The end of what scripts/reference.py writes. -->"
+TOKENS: Final = {"open": "none needed", "any": "any"}
 
 # Settings that are read and checked, but that nothing in this version acts on: a whole section by
 # its name, or single keys. A unit test fails when the code begins to read one of them.
-RESERVED: Final = (
-    "pipeline.sink",
-    "auth",
-)
+RESERVED: Final = ("pipeline.sink",)
 SECTION_NOTES: Final = {
     "catalog": (
         "`sql` is SQLite or PostgreSQL, by `catalog.uri`. Which to take is in "
@@ -113,6 +120,30 @@ def main() -> None:
     for name, text in pages().items():
         (DIRECTORY / name).write_text(text, encoding="utf-8")
         print(f"wrote {(DIRECTORY / name).relative_to(ROOT)}", file=sys.stderr)
+    SECURITY.write_text(security_page(), encoding="utf-8")
+    print(f"wrote the table of {SECURITY.relative_to(ROOT)}", file=sys.stderr)
+
+
+def security_page() -> str:
+    """The page, with the table of who may do what as the code has it."""
+    before, _, rest = SECURITY.read_text(encoding="utf-8").partition(f"{TABLE_BEGINS}\n")
+    _, _, after = rest.partition(TABLE_ENDS)
+    rows = table(("door", "what", "token"), access())
+    return "\n".join([f"{before}{TABLE_BEGINS}", *rows, f"{TABLE_ENDS}{after}"])
+
+
+def access() -> list[tuple[str, str, str]]:
+    """Every way to ask a service for something, and the scope of the token that it takes."""
+    found = [("HTTP", f"`{each.method} {each.path}`", each.scope) for each in OPERATIONS]
+    found += [("Flight", f"`{name}`", scope) for name, scope in CALLS.items()]
+    found += [("Flight", f"`do_action {name}`", each.scope) for name, each in ACTIONS.items()]
+    found += [("OTLP over HTTP", f"`{each.method} {each.path}`", each.scope) for each in OTLP]
+    found += [("OTLP over gRPC", f"`{name}`", OTLP_SCOPE) for name in SERVICES]
+    for words, command in commands().items():
+        scopes = [each.scope for each in command.params if isinstance(each, TokenOption)]
+        if words.startswith("calve "):
+            found += [("command with `--server`", f"`{words}`", scope) for scope in scopes]
+    return [(door, what, TOKENS.get(scope, f"`{scope}`")) for door, what, scope in found]
 
 
 def pages() -> dict[str, str]:

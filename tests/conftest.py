@@ -14,6 +14,7 @@ from uuid import uuid4
 import hypothesis
 import pytest
 
+from calve.errors import mask_with
 from calve.lake import Lake
 from calve.settings import Settings, load_settings
 from calve.spark.conf import kinds_of
@@ -73,6 +74,7 @@ def logs_as_they_were() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+    mask_with(None)
 
 
 @pytest.fixture

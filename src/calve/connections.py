@@ -6,6 +6,7 @@ import threading
 from os import PathLike
 from typing import TYPE_CHECKING, Self, TypeAlias
 
+from calve.audit import Trail
 from calve.errors import InvalidRequest
 from calve.parts import load_part
 from calve.settings import Settings, complete, load_settings
@@ -35,6 +36,7 @@ class Connections:
     ) -> None:
         """Connect to the catalog; without `create`, a lake that is not there yet is an error."""
         self.settings = settings = complete(settings)
+        self.trail = Trail.of(settings)
         self._create = create
         self._catalog = LakeCatalog(settings, create=create)
         self._given_session = spark

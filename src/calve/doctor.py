@@ -34,6 +34,7 @@ from calve.errors import (
     NotFound,
     Unavailable,
 )
+from calve.ingest.exposure import insecure_words, is_loopback, require_guards
 from calve.lake import Lake
 from calve.parts import load_part
 from calve.paths import DataLayout, directory_url
@@ -100,6 +101,7 @@ def examine(settings: Settings, clock: Clock) -> Iterator[Check]:
     """Every check, one after the other, as each is done."""
     yield _check("python", lambda: f"{platform.python_version()} ({sys.executable})")
     yield _check("data directory", lambda: _data_directory(settings))
+    yield _check("permissions", lambda: _permissions(settings))
     yield _check("clock", lambda: _clock(settings, clock))
     with _tried_out(settings) as trial:
         yield _check("catalog", lambda: _catalog(trial))
@@ -107,6 +109,7 @@ def examine(settings: Settings, clock: Clock) -> Iterator[Check]:
         yield _check("state", lambda: _state(settings))
         yield _check("duckdb", _duckdb)
         yield from _spark_checks(trial)
+    yield _check("exposure", lambda: _exposure(settings))
     yield from (
         _check(f"port {name}", lambda port=port: _port(settings, port))  # type: ignore[misc]
         for name, port in _ports(settings).items()
@@ -158,6 +161,40 @@ def _data_directory(settings: Settings) -> str:
     if sync_ms > _SLOW_SYNC_MS:
         raise _Notable(detail, "durable writes wait for this; a local SSD syncs in about 1 ms")
     return detail
+
+
+def _permissions(settings: Settings) -> str:
+    """What others on this machine could read; nothing that somebody made is changed."""
+    # Who cannot enter a directory reads nothing in it, whatever is open there.
+    places = [settings.data]
+    if settings.wal.path is not None and not settings.wal.path.is_relative_to(settings.data):
+        places.append(settings.wal.path)
+    opened = [place for place in places if _is_open(place)]
+    if opened:
+        raise _Notable(
+            f"others on this machine can look into {', '.join(map(str, opened))}",
+            f"`chmod go-rwx {opened[0]}`, unless they are meant to",
+        )
+    return "the lake is its owner's alone"
+
+
+def _is_open(place: Path) -> bool:
+    try:
+        return bool(place.stat().st_mode & 0o077)
+    except OSError:
+        return False  # not there yet: it is made for its owner alone
+
+
+def _exposure(settings: Settings) -> str:
+    if found := require_guards(settings):
+        raise _Notable(
+            insecure_words(settings, found),
+            "set auth.required = true, ingest.tls_cert and ingest.tls_key, or listen on 127.0.0.1",
+        )
+    host = settings.ingest.host
+    if is_loopback(host):
+        return f"{host}, this machine alone"
+    return f"{host}, with tokens and TLS"
 
 
 def _sync_ms(file: Path) -> float:

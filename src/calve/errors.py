@@ -14,6 +14,7 @@
     ├── Fenced                stop: somebody else owns this now
     ├── Corruption            an operator must look
     └── Denied                ask for access
+        └── Unauthenticated   say who you are: with a token that is known and valid
 
 Each class carries its exit code and HTTP status. Third-party errors are translated to these where
 the library lives; nothing else reaches a user.
@@ -25,13 +26,29 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 EXIT_UNEXPECTED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 # Messages are logged and kept; what they quote of somebody's data may have any length.
 _TEXT_MAX: Final = 4_000
+# What texts pass through before they are told; at most one.
+_masks: Final[list[Callable[[str], str]]] = []
+
+
+def mask_with(mask: Callable[[str], str] | None) -> None:
+    """Have whatever errors say from now on pass through `mask`.
+
+    For the processes that are Calve's own, which know the secrets that no error may tell, whoever
+    put them into its words. None takes it back.
+    """
+    _masks[:] = [] if mask is None else [mask]
+
+
+def masked(text: str) -> str:
+    """The text as it may be shown by this process."""
+    return _masks[0](text) if _masks else text
 
 
 class CalveError(Exception):
@@ -47,10 +64,11 @@ class CalveError(Exception):
     def __init__(
         self, message: str, *, hint: str | None = None, context: Mapping[str, str] | None = None
     ) -> None:
-        self.message = _bounded(message)
-        self.hint = None if hint is None else _bounded(hint)
+        self.message = _bounded(masked(message))
+        self.hint = None if hint is None else _bounded(masked(hint))
         super().__init__(self.message)
-        self.context: Mapping[str, str] = MappingProxyType(dict(context or {}))
+        facts = {name: masked(fact) for name, fact in (context or {}).items()}
+        self.context: Mapping[str, str] = MappingProxyType(facts)
 
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
@@ -135,3 +153,9 @@ class Corruption(CalveError):
 class Denied(CalveError):
     exit_code = 8
     http_status = 403
+
+
+class Unauthenticated(Denied):
+    """Nobody knows who asks: no token, or one that is not known, over or revoked."""
+
+    http_status = 401

@@ -7,6 +7,8 @@ from contextlib import ExitStack, closing
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
+from calve.audit import audited
+from calve.audit.actions import FOLLOWERS
 from calve.connections import Connections, LakeSource, settings_of
 from calve.errors import Conflict
 from calve.manager import IcebergManager
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from calve.writer import BatchOptimizationConfig, IcebergTableWriter, RetryConfig
 
 
+@audited(FOLLOWERS)
 class Lake:
     """A place of Iceberg tables. A context manager; safe to share between threads."""
 
@@ -42,6 +45,7 @@ class Lake:
         """Open the lake; without `create`, one that is not there yet is an error."""
         self._connections = Connections(settings, spark=spark, create=create)
         self.settings = self._connections.settings
+        self._trail = self._connections.trail
         self._lock = threading.Lock()
         self._intake: Intake | None = None
         self._serving: Serving | None = None
@@ -268,7 +272,11 @@ class Lake:
         from calve.ingest.dead_letters.box import DeadLetters
 
         return DeadLetters(
-            lambda: self.catalog, TableName.parse(topic), lambda: self.intake, self._require_topic
+            lambda: self.catalog,
+            TableName.parse(topic),
+            lambda: self.intake,
+            self._require_topic,
+            trail=self._trail,
         )
 
     def _require_topic(self, name: TableName) -> None:

@@ -21,6 +21,7 @@ from calve.settings import (
     Settings,
     component_levels,
     hidden_texts,
+    hide_secrets,
     looks_secret,
     mask_texts,
 )
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 # Below this, other libraries' words are not for Calve's users unless they ask for them.
 _OTHERS_LEVEL: Final = logging.WARNING
-_QUIET: Final = {"py4j": logging.ERROR, "pyiceberg": logging.ERROR, "urllib3": logging.ERROR}
+# uvicorn has a line for each request that is not HTTP, which anybody can send.
+_QUIET: Final = dict.fromkeys(("py4j", "pyiceberg", "urllib3", "uvicorn.error"), logging.ERROR)
 
 _bound: ContextVar[Mapping[str, str]] = ContextVar("calve_bound_ids", default=MappingProxyType({}))
 
@@ -55,7 +57,8 @@ def new_correlation_id() -> str:
 
 
 def configure_logs(settings: Settings, stream: TextIO | None = None) -> logging.Handler:
-    """Send all log records of this process to the stream (standard error)."""
+    """Send all log records of this process to the stream (standard error); mask what errors say."""
+    hide_secrets(settings)
     stream = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Formatter(settings, as_json=_as_json(settings.log, stream)))

@@ -15,6 +15,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
+from calve.audit import audited
+from calve.audit.actions import TABLES
 from calve.connections import Connections, LakeSource, settings_of
 from calve.errors import InvalidRequest
 from calve.model import TableName
@@ -44,6 +46,7 @@ Moment: TypeAlias = datetime | date | str
 _T = TypeVar("_T")
 
 
+@audited(TABLES)
 class IcebergManager:
     """The tables of one lake: made, filled, changed, asked, evolved and looked after.
 
@@ -62,6 +65,7 @@ class IcebergManager:
         self._lake = (
             lake if isinstance(lake, Connections) else Connections(settings_of(lake), spark=spark)
         )
+        self._trail = self._lake.trail
 
     def create_table(
         self,

@@ -92,5 +92,10 @@ class TableName:
     def in_default_dataset(self) -> bool:
         return self.namespace == (DEFAULT_TENANT, DEFAULT_DATASET)
 
+    @property
+    def full(self) -> str:
+        """With all its parts, whatever they are: the same to everybody."""
+        return f"{self.tenant}.{self.dataset}.{self.name}"
+
     def __str__(self) -> str:
-        return self.name if self.in_default_dataset else f"{self.tenant}.{self.dataset}.{self.name}"
+        return self.name if self.in_default_dataset else self.full

@@ -14,7 +14,7 @@ _PROOF: Final = {
     "aws": ("boto3", "botocore"),
     "otlp": ("google", "grpc", "opentelemetry", "ptars", "starlette", "uvicorn"),
     "postgres": ("psycopg", "psycopg_pool"),
-    "server": ("starlette", "uvicorn", "httptools", "websockets"),
+    "server": ("cryptography", "starlette", "uvicorn", "httptools", "websockets"),
     "spark": ("pyspark", "py4j"),
 }
 

@@ -51,6 +51,16 @@ class DataLayout:
         return self.own / "service"
 
     @property
+    def audit(self) -> Path:
+        """Where administrative actions are recorded."""
+        return self.own / "audit"
+
+    @property
+    def tls(self) -> Path:
+        """What `calve tls init` makes, unless told otherwise."""
+        return self.own / "tls"
+
+    @property
     def spark_log(self) -> Path:
         return self.own / "logs" / "spark.log"
 
@@ -71,3 +81,13 @@ def table_location(warehouse: str, name: TableName) -> str:
     if name.in_default_dataset:
         return f"{base}/{name.name}"
     return f"{base}/{name.tenant}__/{name.dataset}/{name.name}"
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory for its owner alone, and so those above it that are not there yet.
+
+    FileExistsError or NotADirectoryError if something else is in the way.
+    """
+    if not directory.is_dir():
+        make_private(directory.parent)
+        directory.mkdir(0o700, exist_ok=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from calve.errors import CalveError, Denied, InvalidSettings, NotFound, Unavailable
-from calve.settings import mask_url
+from calve.settings import SecretUrl, mask_texts
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -45,7 +45,8 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 def connect(address: str, *, setting: str, timeout_seconds: float) -> BoundedConnection:
     """A connection that has answered once, or why there is none; `setting` has the address."""
-    shown = mask_url(address)
+    url = SecretUrl(address)
+    shown = str(url)
     try:
         connection = BoundedConnection.connect(address, **arguments(timeout_seconds))
         try:
@@ -54,10 +55,11 @@ def connect(address: str, *, setting: str, timeout_seconds: float) -> BoundedCon
             connection.close()
             raise
     except psycopg.OperationalError as error:
-        raise refusal(error, shown, setting=setting) from error
+        raise refusal(error, url, setting=setting) from error
     except psycopg.ProgrammingError as error:
         raise InvalidSettings(
-            f"{setting}: {shown} is not an address that PostgreSQL takes: {mask_url(said(error))}",
+            f"{setting}: {shown} is not an address that PostgreSQL takes: "
+            f"{mask_texts(said(error), url.hidden_texts())}",
             hint="write postgresql://user:password@host:5432/database, and after a ? only "
             "parameters of libpq, such as sslmode=require",
         ) from error
@@ -72,9 +74,9 @@ def arguments(timeout_seconds: float) -> dict[str, Any]:
     }
 
 
-def refusal(error: psycopg.OperationalError, shown: str, *, setting: str) -> CalveError:
+def refusal(error: psycopg.OperationalError, shown: SecretUrl, *, setting: str) -> CalveError:
     """Why a connection could not be made, by what the server or the library says."""
-    text, words = str(error), said(error)
+    text, words = str(error), mask_texts(said(error), shown.hidden_texts())
     if "authentication failed" in text or "no password supplied" in text or "pg_hba" in text:
         return Denied(
             f"PostgreSQL at {shown} refused the login: {words}",

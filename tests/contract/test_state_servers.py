@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
@@ -250,9 +251,26 @@ def test_a_newer_format_is_refused_with_both_numbers(
     key = "/newer/persistent_storage/iceberg/state/format"
     etcd_server.overwrite(key, b'{"application":"calve","version":99}')
     for settings in (first, second):
-        with pytest.raises(Conflict, match="format 99, this Calve knows 1"):
+        with pytest.raises(Conflict, match=r"format 99, this Calve knows [12]"):
             open_state(settings)
     postgres_server.query("DROP SCHEMA newer CASCADE")
+
+
+def test_a_state_of_an_older_version_gets_the_tables_that_came_since(
+    postgres_server: Postgres, make_settings: MakeSettings
+) -> None:
+    url = postgres_server.url.replace("+psycopg", "")
+    settings = make_settings(state__dsn=f"{url}?schema=older")
+    with closing(open_state(settings)) as state:
+        state.create_topic(ORDERS, b"")
+    postgres_server.query("DROP TABLE older.tokens")
+    postgres_server.query("DROP TABLE older.signing_keys")
+    postgres_server.query("UPDATE older.format SET version = 1")
+    with closing(open_state(settings)) as state:
+        assert state.create_token("a", b"")
+        assert state.topic(ORDERS) is not None
+    assert postgres_server.query("SELECT version FROM older.format") == [(2,)]
+    postgres_server.query("DROP SCHEMA older CASCADE")
 
 
 def test_what_is_wrong_with_an_address_is_told(

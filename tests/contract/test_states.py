@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from uuid import UUID, uuid4
 
 import pytest
@@ -302,3 +303,24 @@ def test_a_deleted_topic_leaves_no_orders(state: State) -> None:
     assert state.flush_requests() == {}
     assert state.pipeline_orders() == PipelineOrders()
     assert state.progress().partitions == {}
+
+
+def test_a_token_is_kept_under_its_id_until_it_is_deleted(state: State) -> None:
+    assert state.token("a1") is None
+    assert state.create_token("a1", b"one")
+    assert not state.create_token("a1", b"two")
+    assert state.create_token("b2", bytes(range(256)))
+    assert state.token("a1") == b"one"
+    assert state.tokens() == {"a1": b"one", "b2": bytes(range(256))}
+    assert state.delete_token("a1")
+    assert not state.delete_token("a1")
+    assert state.token("a1") is None
+    assert state.create_token("a1", b"again")
+
+
+def test_a_signing_key_is_made_once_for_all_who_use_the_state(store: StateStore) -> None:
+    with closing(store.open()) as one, closing(store.open()) as other:
+        key = one.signing_key("tickets")
+        assert len(key) == 32
+        assert other.signing_key("tickets") == key
+        assert one.signing_key("other") != key

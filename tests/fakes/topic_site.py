@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import pyarrow as pa
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 
+from calve.errors import Unavailable
 from calve.ingest import Intake
 from calve.lake import Lake
 from calve.model import TableName
@@ -114,7 +116,14 @@ class TopicSite:
         """Let go of all that is committed."""
         log = self.intakes[partition].log
         log.rotate()
-        log.trim()
+        while True:
+            # The intake's own thread may be at it just now, and refuses others meanwhile.
+            try:
+                log.trim()
+            except Unavailable:
+                time.sleep(0.01)
+            else:
+                return
 
     def log_path(self, partition: int = 0) -> Path:
         found = self.intakes[partition].settings.wal.path

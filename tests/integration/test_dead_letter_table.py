@@ -12,6 +12,7 @@ from calve.errors import Conflict, Corruption, InvalidRequest
 from calve.lake import Lake
 from calve.model import TableName
 from calve.tables import feeding
+from calve.tables.columns import OFFSET
 from calve.tables.dead_letters import (
     DEAD_LETTER_SCHEMA,
     PendingDeadLetters,
@@ -20,7 +21,6 @@ from calve.tables.dead_letters import (
     named_dead_letters,
     no_dead_letters,
 )
-from calve.tables.offset_scan import OFFSET
 from calve.tables.positions import committed_position
 from calve.topics import TopicSpec
 from tests.fakes.dead_letters import Letter, commit_main, commit_pending, set_aside

@@ -474,8 +474,11 @@ def test_every_action_is_described_with_an_example_that_can_be_read(client: Any)
         *("dead_letter.replay", "dead_letter.discard"),
         *("subscription.list", "subscription.describe", "subscription.ack"),
         *("subscription.seek", "subscription.reset", "subscription.delete"),
+        *("token.create", "token.list", "token.revoke"),
     }  # fmt: skip
-    for about_all in ("log.ends", "status", "topic.list"):
+    assert "id" in json.loads(described.pop("token.revoke").partition(": ")[2])
+    assert "name" in json.loads(described.pop("token.create").partition(": ")[2])
+    for about_all in ("log.ends", "status", "topic.list", "token.list"):
         assert json.loads(described.pop(about_all).rpartition(": ")[2]) == {}
     for description in described.values():
         assert "topic" in json.loads(description[description.index("{") :])

@@ -16,8 +16,9 @@ from pyarrow import flight
 
 from calve.errors import InvalidRequest, Overloaded, Unavailable
 from calve.ingest import Intake
+from calve.ingest.addresses import same_address
+from calve.ingest.connections import Connections
 from calve.ingest.flight import FlightServer
-from calve.ingest.flight.connections import Connections, same_address
 from calve.model import TableName
 from tests.conftest import MakeSettings
 from tests.integration.flight_calls import BATCH, act, answer, put, refused, rows, sent

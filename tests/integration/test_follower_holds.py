@@ -219,9 +219,9 @@ def test_the_command_says_what_it_keeps(
         return run_command([*line, *more], monkeypatch, capsys)
 
     with lake.follow("users", begin, name="audit"):
-        assert "1 snapshots kept for follower audit until 20" in run("--dry-run").err
+        assert "1 snapshot kept for follower audit until 20" in run("--dry-run").err
         kept = run("--json").json()["kept"]
         assert [(each["follower"], each["snapshot_ids"]) for each in kept] == [("audit", [begin])]
         said = run("--force").err
-    assert "1 snapshots forgotten" in said
+    assert "1 snapshot forgotten" in said
     assert "kept" not in said

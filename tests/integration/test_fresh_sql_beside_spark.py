@@ -43,6 +43,7 @@ class Bustle:
 
     site: TopicSite
     compaction_pause_seconds: float
+    cycle_pause_seconds: float = 0.02
     stop: threading.Event = field(default_factory=threading.Event)
     done: Counter[str] = field(default_factory=Counter)
     failed: list[BaseException] = field(default_factory=list)
@@ -81,7 +82,7 @@ class Bustle:
     def going_on(self) -> Iterator[None]:
         works: list[tuple[str, Callable[[], object], float]] = [
             *((f"batches of {n}", lambda n=n: self.produce(n), 0.01) for n in range(PRODUCERS)),
-            ("cycles", self.commit, 0.02),
+            ("cycles", self.commit, self.cycle_pause_seconds),
             ("calls for compaction", self.compact, self.compaction_pause_seconds),
         ]
         threads = [threading.Thread(target=self._repeat, args=work) for work in works]
@@ -168,8 +169,13 @@ def test_every_answer_is_exact_while_spark_compacts_and_the_log_is_trimmed(
     with topic_site(make_settings(**FLAGS)) as site:
         if is_on_spark:
             commit_on_spark(site)
-        # Whoever ends it waits for the compaction that is under way.
-        bustle = Bustle(site, compaction_pause_seconds=0.1 if is_on_spark else 60)
+        # Whoever ends the short form waits for the compaction that is under way. In the long one
+        # they come in hundreds, with room for answers between.
+        bustle = (
+            Bustle(site, compaction_pause_seconds=2, cycle_pause_seconds=0.2)
+            if is_on_spark
+            else Bustle(site, compaction_pause_seconds=60)
+        )
         for producer in range(PRODUCERS):
             bustle.produce(producer)
         site.commit()

@@ -326,9 +326,11 @@ def test_half_open_connections_are_survived(strict: Serving) -> None:
 def test_more_connections_than_allowed_are_told_so(make_settings: MakeSettings) -> None:
     settings = make_settings(ingest__http_port=0, ingest__http_connections_max=10)
     with serving(settings) as service, ExitStack() as stack:
+        service.client.post("/v1/topics/events/rows", json=[{"id": 1}]).raise_for_status()
         held = [stack.enter_context(service.connect()) for _ in range(10)]
+        stream = b"GET /v1/topics/events/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
         for connection in held:
-            connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            connection.sendall(stream)
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")
         with service.connect() as one_more:
             status, body = answer_of(one_more)
@@ -336,6 +338,21 @@ def test_more_connections_than_allowed_are_told_so(make_settings: MakeSettings) 
         assert b"http_connections_max" in body
         held[0].close()
         wait_until(lambda: service.client.get("/health/live").status_code == 200)
+
+
+def test_connections_that_are_kept_for_nothing_keep_nobody_out(make_settings: MakeSettings) -> None:
+    settings = make_settings(ingest__http_port=0, ingest__http_connections_max=10)
+    with serving(settings) as service, ExitStack() as stack:
+        ask = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        held = [stack.enter_context(service.connect()) for _ in range(10)]
+        for connection in held:  # the last ones say nothing at all
+            if connection in held[:5]:
+                connection.sendall(ask)
+                assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        for _ in range(30):
+            with service.connect() as one_more:
+                one_more.sendall(ask)
+                assert one_more.recv(4096).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize(

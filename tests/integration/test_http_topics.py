@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from calve.access import Caller
 from calve.errors import Unavailable
 from calve.ingest.flight.actions import perform
 from calve.ingest.http.routes import OPERATIONS
@@ -38,7 +39,8 @@ def test_http_and_flight_show_the_same_topic(service: Serving) -> None:
     columns = [{"name": "id", "type": "long", "required": True}, {"name": "at", "type": "date"}]
     service.client.post("/v1/topics", json={"name": "events", "columns": columns})
     over_http = service.client.get("/v1/topics/events").json()["topic"]
-    over_flight = json.loads(perform(service.intake, "topic.describe", b'{"topic": "events"}'))
+    body = b'{"topic": "events"}'
+    over_flight = json.loads(perform(service.intake, Caller.of_host(), "topic.describe", body))
     del over_flight["offsets"]
     assert over_http == over_flight
     assert over_http["columns"][1] == {"name": "at", "type": "date", "required": False}

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
@@ -76,6 +77,44 @@ def test_an_operator_has_a_topic_go_on_in_a_new_log_where_its_table_ends(
     with Intake(settings) as intake:
         assert intake.problems == {}
         assert intake.offsets(ORDERS) == (2, 5, 5)
+
+
+def test_a_topic_whose_log_is_here_is_not_begun_anew(make_settings: MakeSettings) -> None:
+    """Its rows that are in no table yet would be lost, also when an operator asks twice."""
+    settings = make_settings()
+    filled(settings, committed=2)
+    with Intake(settings) as intake:
+        with pytest.raises(Conflict, match="is not lost") as raised:
+            intake.adopt_new_log(ORDERS)
+        assert "leave --new-log out" in str(raised.value.hint)
+        assert intake.offsets(ORDERS) == (0, 3, 2)
+    shutil.rmtree(wal(settings))
+    with Intake(settings) as intake:
+        intake.adopt_new_log(ORDERS)
+        intake.submit(ORDERS, BATCH).wait()
+        with pytest.raises(Conflict, match="is not lost"):
+            intake.adopt_new_log(ORDERS)
+        assert intake.offsets(ORDERS) == (2, 5, 2)
+
+
+def test_a_new_log_that_was_begun_by_one_who_died_is_taken_over_with_its_rows(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings()
+    filled(settings, committed=2)
+    shutil.rmtree(wal(settings))
+    with Intake(settings) as intake:
+        with monkeypatch.context() as patch:
+            patch.setattr(intake.state, "reset_committed", _dies)
+            with pytest.raises(KeyboardInterrupt):
+                intake.adopt_new_log(ORDERS)
+        intake.submit(ORDERS, BATCH).wait()
+        assert intake.adopt_new_log(ORDERS) == 2
+        assert intake.offsets(ORDERS) == (2, 5, 2)
+
+
+def _dies(*_: object, **__: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def test_a_swapped_directory_is_noticed(make_settings: MakeSettings, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_topics_take_no_files_of_their_own(make_settings: MakeSettings, count: i
 
 @pytest.mark.parametrize(
     ("soft", "hard", "allowed", "is_warned"),
-    [(256, 4096, 1612, False), (256, 800, 800, True), (4096, 4096, 4096, False)],
+    [(256, 4096, 2012, False), (256, 800, 800, True), (4096, 4096, 4096, False)],
 )
 def test_the_limit_is_raised_as_far_as_it_goes(
     soft: int, hard: int, allowed: int, is_warned: bool

@@ -82,7 +82,7 @@ def test_a_certificate_that_nobody_trusts_is_refused(served: Serving) -> None:
     poster = Poster(served.addresses.http, "events", sets_aside=False)
     with poster, pytest.raises(Denied, match="not trusted") as refused:
         poster.post(ROW, "application/x-ndjson")
-    assert "ingest.tls_cert" in str(refused.value.hint)
+    assert "ingest.tls_ca" in str(refused.value.hint)
 
 
 def test_commands_trust_the_certificate_of_the_settings(
@@ -171,4 +171,4 @@ def test_a_log_behind_a_certificate_that_nobody_trusts_is_told_as_that(
         told = error()
     assert told is not None
     assert "certificate" in str(told.error)
-    assert "ingest.tls_cert" in str(told.hint)
+    assert "ingest.tls_ca" in str(told.hint)

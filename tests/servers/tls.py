@@ -43,6 +43,25 @@ class Authority:
         self._certificate.private_key_pem.write_to_path(str(key))
         return certificate, key
 
+    def renew(self) -> bytes:
+        """Have the authority sign another one, and replace the files; the certificate, as DER."""
+        self._certificate = self._authority.issue_cert(HOST, "localhost")
+        made = [self._directory / f".{name}.new" for name in ("server.pem", "server.key")]
+        for number, blob in enumerate(self._certificate.cert_chain_pems):
+            blob.write_to_path(str(made[0]), append=number > 0)
+        self._certificate.private_key_pem.write_to_path(str(made[1]))
+        for file in made:
+            file.replace(self._directory / file.name[1:].removesuffix(".new"))
+        return ssl.PEM_cert_to_DER_cert(self._certificate.cert_chain_pems[0].bytes().decode())
+
+    def client_files(self, name: str) -> tuple[Path, Path]:
+        """A certificate that says who a client is, and its key."""
+        issued = self._authority.issue_cert(f"{name}@example.com", common_name=name)
+        certificate, key = self._directory / f"{name}.pem", self._directory / f"{name}.key"
+        issued.cert_chain_pems[0].write_to_path(str(certificate))
+        issued.private_key_pem.write_to_path(str(key))
+        return certificate, key
+
     def java_trust_store(self) -> Path:
         store = self._directory / "trust.p12"
         if not store.exists():

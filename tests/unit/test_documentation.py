@@ -35,6 +35,10 @@ def test_a_generated_page_says_what_the_code_says(name: str) -> None:
     assert written == REFERENCE["pages"]()[name], "run scripts/reference.py"
 
 
+def test_the_table_of_who_may_do_what_says_what_the_code_says() -> None:
+    assert REFERENCE["SECURITY"].read_text("utf-8") == REFERENCE["security_page"]()
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_every_setting_is_documented(key: str) -> None:
     assert f"| `{key}` |" in (DOCS / "reference" / "settings.md").read_text("utf-8")

@@ -16,7 +16,7 @@ KINDS = [
 ]
 CODES = {"CalveError": 1, "InvalidRequest": 3, "InvalidSettings": 3, "MissingPart": 3, "TooLarge": 3, "NotFound": 4,
          "Conflict": 5, "SchemaConflict": 5, "Unavailable": 6, "Overloaded": 6, "UnknownOutcome": 1, "Fenced": 5, "Corruption": 7,
-         "Denied": 8}  # fmt: skip
+         "Denied": 8, "Unauthenticated": 8}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

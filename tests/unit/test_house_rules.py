@@ -27,6 +27,7 @@ HOMES = {
     "tenacity": ("tables", "retry.py"),
     "structlog": ("log.py",),
     "yaml": ("settings",),
+    "cryptography": ("ingest/authority.py",),
     "click": ("cli",),
     "starlette": ("ingest/http",),
     "uvicorn": ("ingest/http",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from calve.settings import (
     complete,
     component_levels,
     hidden_texts,
+    hide_secrets,
     load_settings,
     mask_texts,
     mask_url,
@@ -457,3 +459,49 @@ def test_levels_are_read_per_component() -> None:
         "calve.tables": 10,
         "pyiceberg": 20,
     }
+
+
+@pytest.mark.parametrize("password", ["two words", "what?then", "at@home?x", "a#b"])
+def test_a_password_that_nobody_encoded_is_masked_with_the_pieces_it_is_torn_into(
+    load: Load, password: str
+) -> None:
+    uri = f"postgresql://u:{password}@h/db"
+    loaded = load(state__dsn=uri)
+    assert password not in str(rows(loaded)) + repr(loaded.settings)
+    hidden = hidden_texts(loaded.settings)
+    assert {password, *re.split(r"[@? #]", password)} <= set(hidden)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["fs.azure.account.key", "adls.account-key", "adls.connection-string", "s3.sse.key", "my.pwd"],
+)
+def test_other_stores_names_for_secrets_are_known(load: Load, key: str) -> None:
+    loaded = load(f'[storage.properties]\n"{key}" = "hunter2"')
+    assert "hunter2" not in str(rows(loaded))
+    assert hidden_texts(loaded.settings) == ["hunter2"]
+
+
+def test_a_password_in_a_property_that_is_an_address_is_known(load: Load) -> None:
+    loaded = load('[storage.properties]\nproxy = "http://me:hunter2@proxy/"')
+    assert "hunter2" not in str(rows(loaded))
+    assert "hunter2" in hidden_texts(loaded.settings)
+
+
+@pytest.mark.parametrize(
+    "line", ["token: *hunter2", "token: 'hunter2", "token: !hunter2 x", "token: %hunter2"]
+)
+def test_yaml_that_is_broken_is_refused_without_its_lines(load: Load, line: str) -> None:
+    text = f"catalog:\n  properties:\n    {line}\n"
+    said = refusal(lambda: load(text, name="calve.yaml"))
+    assert "hunter2" not in said
+    assert "calve.yaml is not valid YAML" in said
+
+
+def test_errors_of_our_own_processes_tell_no_secret(load: Load) -> None:
+    hide_secrets(load(SECRETS).settings)
+    error = CalveError("it said hunter2", hint="not sec-789", context={"fact": "tok-123"})
+    assert not [secret for secret in HIDDEN if secret in repr(error.args) + str(error)]
+    assert error.context["fact"] == MASK
+    hide_secrets(load("").settings)
+    assert str(CalveError("it said hunter2")) == "it said hunter2"

@@ -57,7 +57,7 @@ def _filters(command: _F) -> _F:
     default=_LIMIT,
     help="How many to list; they are counted all.",
 )
-@server_option
+@server_option("admin")
 @common_options
 def list_letters(call: Call, topic: str, *, limit: int, server: str | None, **filters: Any) -> None:
     """List the rows that a topic could not take: how many, why, and the first by offset.
@@ -79,7 +79,7 @@ def list_letters(call: Call, topic: str, *, limit: int, server: str | None, **fi
 @click.argument("offset", metavar="OFFSET", type=click.IntRange(min=0))
 @click.option("--partition", metavar="NUMBER", type=click.IntRange(min=0), help="If several.")
 @click.option("--raw", is_flag=True, help="Print what was sent, byte for byte, and nothing else.")
-@server_option
+@server_option("admin")
 @common_options
 def show(
     call: Call, topic: str, offset: int, *, partition: int | None, raw: bool, server: str | None
@@ -111,7 +111,7 @@ def show(
     is_flag=True,
     help="Forget a replay that was interrupted and whose log is lost; its rows may come twice.",
 )
-@server_option
+@server_option("admin")
 @common_options
 def replay(
     call: Call,
@@ -152,7 +152,7 @@ def replay(
 @_filters
 @click.option("--all", "everything", is_flag=True, help="All of them.")
 @destroying
-@server_option
+@server_option("admin")
 @common_options
 def discard(
     call: Call,

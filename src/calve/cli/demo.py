@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from calve.cli.output import say
 from calve.client import Client
+from calve.client.tls import client_tls
 from calve.errors import CalveError
-from calve.protocol.trust import trusted_with
+from calve.service.host_token import host_token
 from calve.testdata import generate_test_data
 
 if TYPE_CHECKING:
@@ -38,8 +39,12 @@ def demo_traffic(settings: Settings, url: str) -> Iterator[None]:
 
 
 def _send(settings: Settings, url: str, ending: threading.Event) -> None:
-    trusted = trusted_with(settings.ingest.tls_cert)
-    client = Client(url, tls_root_certs=trusted, delivery_timeout_seconds=_PATIENCE_SECONDS)
+    client = Client(
+        url,
+        token=host_token(settings, url),
+        delivery_timeout_seconds=_PATIENCE_SECONDS,
+        **client_tls(settings),
+    )
     seed = 0
     while not ending.wait(_PAUSE_SECONDS):
         try:

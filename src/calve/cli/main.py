@@ -11,12 +11,13 @@ import importlib
 import signal
 import sys
 from collections.abc import Mapping
+from types import TracebackType
 from typing import Final, NamedTuple, NoReturn
 
 import click
 
 from calve import __version__
-from calve.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, CalveError, Unavailable
+from calve.errors import EXIT_INTERRUPTED, EXIT_UNEXPECTED, CalveError, Unavailable, masked
 
 
 class Entry(NamedTuple):
@@ -112,6 +113,11 @@ SUBSCRIPTION: Final = {
     "reset": Entry("subscription", "reset", "Have a subscription forget its progress."),
     "seek": Entry("subscription", "seek", "Have a subscription go on from another place."),
 }
+TOKEN: Final = {
+    "create": Entry("token", "create", "Make a token; its secret is shown once."),
+    "list": Entry("token", "list_all", "List the tokens."),
+    "revoke": Entry("token", "revoke", "Have a token count no more."),
+}
 CALVE: Final[dict[str, Entry | Noun]] = {
     "branch": Noun(BRANCH, "Write to a table without anybody seeing it, then publish."),
     "config": Entry("config", "config", "Write, show and check the configuration."),
@@ -126,6 +132,8 @@ CALVE: Final[dict[str, Entry | Noun]] = {
     "subscription": Noun(SUBSCRIPTION, "Look after subscriptions."),
     "table": Noun(TABLE, "Make, fill, change, ask and look after tables."),
     "tag": Noun(TAG, "Give snapshots names."),
+    "tls": Entry("tls", "tls", "Make certificates for a laptop or a test."),
+    "token": Noun(TOKEN, "Say who may use the service, and for what."),
     "topic": Noun(TOPIC, "Make, show, change and look after topics."),
     "up": Entry("up", "up", "Run the service."),
     "wal": Entry("wal", "wal", "Look at the write-ahead log, verify and repair it."),
@@ -259,14 +267,22 @@ def _interrupted() -> int:
     return EXIT_INTERRUPTED
 
 
+def _show_masked(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
+    """A traceback as Python shows it, but for secrets in its words."""
+    import traceback
+
+    click.echo(masked("".join(traceback.format_exception(error))), err=True, nl=False)
+
+
 def _unexpected(error: Exception) -> int:
     """A defect in Calve: one line for the user, the traceback for those who ask for it."""
     if _interrupts:
         return _interrupted()
     if "-v" in sys.argv or "--verbose" in sys.argv:
+        sys.excepthook = _show_masked
         raise error
     click.echo(
-        f"unexpected error: {type(error).__name__}: {error}\n"
+        f"unexpected error: {type(error).__name__}: {masked(str(error))}\n"
         "hint: this is a defect in Calve; run again with -v and report what it prints",
         err=True,
     )

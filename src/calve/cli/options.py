@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from calve.settings import LoadedSettings, Settings, load_settings
+from calve.settings import LoadedSettings, Settings, hide_secrets, load_settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -44,7 +44,9 @@ class Call:
         self.flags = _flags(data, assignments, verbose=verbose)
 
     def load(self) -> LoadedSettings:
-        return load_settings(config=self.config, flags=self.flags)
+        loaded = load_settings(config=self.config, flags=self.flags)
+        hide_secrets(loaded.settings)
+        return loaded
 
     def settings(self) -> Settings:
         """The settings for a command that does work, and so may have something to log."""

@@ -61,7 +61,7 @@ def package(call: Call, *, output: Path) -> None:
 
 @click.command()
 @click.argument("topic", metavar="[TOPIC]", required=False)
-@server_option
+@server_option("admin")
 @common_options
 def status(call: Call, topic: str | None, *, server: str | None) -> None:
     """Show how far tables are behind the log, the worst first.
@@ -79,7 +79,7 @@ def status(call: Call, topic: str | None, *, server: str | None) -> None:
 
 @click.command()
 @click.argument("topic", metavar="[TOPIC]", required=False)
-@server_option
+@server_option("admin")
 @common_options
 def pause(call: Call, topic: str | None, *, server: str | None) -> None:
     """Leave a topic alone until it is resumed; all of them, if none is named.
@@ -96,7 +96,7 @@ def pause(call: Call, topic: str | None, *, server: str | None) -> None:
 
 @click.command()
 @click.argument("topic", metavar="[TOPIC]", required=False)
-@server_option
+@server_option("admin")
 @common_options
 def resume(call: Call, topic: str | None, *, server: str | None) -> None:
     """Go on with a topic; with all that were paused, if none is named.
@@ -119,7 +119,7 @@ def resume(call: Call, topic: str | None, *, server: str | None) -> None:
 @click.option(
     "--partition", metavar="N", type=click.IntRange(min=0), help="Which, if there are several."
 )
-@server_option
+@server_option("admin")
 @common_options
 def skip(call: Call, topic: str, *, server: str | None, to: int, partition: int | None) -> None:
     """Send rows that do not get into their table to the dead letters.

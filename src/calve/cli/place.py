@@ -5,22 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import click
 import msgspec
 
 from calve.cli.options import Call
 from calve.cli.output import say
+from calve.errors import InvalidRequest
 from calve.model import TableName
+from calve.settings import environment_token
 
 if TYPE_CHECKING:
+    from calve.access import Need
     from calve.client import Client
     from calve.ingest import Intake
     from calve.lake import Lake
     from calve.settings import Settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_FILE_KEY: Final = "calve.token_file"
+
+
+class TokenOption(click.Option):
+    """`--token-file`, which knows the scope that its command needs."""
+
+    def __init__(self, *given: Any, scope: Need, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.scope = scope
 
 
 class Topics(Protocol):
@@ -36,15 +49,65 @@ class Topics(Protocol):
     def flush(self, topic: str, timeout_seconds: float) -> dict[str, Any]: ...
 
 
-def server_option(command: _F) -> _F:
-    """Give a command `--server`."""
+def server_option(scope: Need) -> Callable[[_F], _F]:
+    """Give a command `--server` and `--token-file`; `scope` is that of the token it then needs."""
+
+    def decorate(command: _F) -> _F:
+        option = click.option(
+            "--server",
+            metavar="URL",
+            envvar="CALVE_SERVER",
+            help="The service to ask, such as grpc://127.0.0.1:8815; also as CALVE_SERVER. Without "
+            "it, the one that runs in the lake, or the lake itself.",
+        )
+        return option(token_option(scope)(command))
+
+    return decorate
+
+
+def token_option(scope: Need) -> Callable[[_F], _F]:
+    """Give a command `--token-file`, which `client_of` finds by itself."""
+
+    def keep(context: click.Context, _: click.Parameter, value: Path | None) -> None:
+        context.meta[_FILE_KEY] = value
+
+    needed = "any token will do" if scope == "any" else f"it needs the scope {scope}"
     return click.option(
-        "--server",
-        metavar="URL",
-        envvar="CALVE_SERVER",
-        help="The service to ask, such as grpc://127.0.0.1:8815; also as CALVE_SERVER. Without "
-        "it, the one that runs in the lake, or the lake itself.",
-    )(command)
+        "--token-file",
+        cls=TokenOption,
+        scope=scope,
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        expose_value=False,
+        callback=keep,
+        help=f"Holds the token to show to the service: {needed}. Without it, CALVE_TOKEN; on the "
+        "service's own host, none is needed.",
+    )
+
+
+def token_for(settings: Settings, url: str) -> str | None:
+    """The token to show to a service."""
+    file: Path | None = click.get_current_context().meta.get(_FILE_KEY)
+    if file is not None:
+        return _read_token(file)
+    given = environment_token()
+    if given is not None:
+        return given.reveal()
+    from calve.service.host_token import host_token
+
+    return host_token(settings, url)
+
+
+def _read_token(file: Path) -> str:
+    try:
+        token = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(
+            f"--token-file: {file} cannot be read", hint="see that it is there, and is yours"
+        ) from error
+    if not token:
+        raise InvalidRequest(f"--token-file: {file} is empty", hint="put the token into it")
+    return token
 
 
 def service_url(settings: Settings, server: str | None) -> str | None:
@@ -58,11 +121,11 @@ def service_url(settings: Settings, server: str | None) -> str | None:
 
 
 def client_of(settings: Settings, url: str) -> Client:
-    """A client that also trusts the certificate which the settings name."""
+    """A client with the token of the command, which trusts the certificate of the settings too."""
     from calve.client import Client
-    from calve.protocol.trust import trusted_with
+    from calve.client.tls import client_tls
 
-    return Client(url, tls_root_certs=trusted_with(settings.ingest.tls_cert))
+    return Client(url, token=token_for(settings, url), **client_tls(settings))
 
 
 @contextmanager
@@ -148,10 +211,12 @@ class _TopicsOfLake:
         return self._made(action, topic, body or {})
 
     def _made(self, action: str, topic: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        from calve.access import Caller
         from calve.ingest.flight.actions import perform
 
         request = msgspec.json.encode({"topic": topic, **body})
-        answer: dict[str, Any] = msgspec.json.decode(perform(self._intake, action, request))
+        done = perform(self._intake, Caller.of_host(), action, request)
+        answer: dict[str, Any] = msgspec.json.decode(done)
         return answer
 
 

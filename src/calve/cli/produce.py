@@ -13,7 +13,7 @@ import click
 
 from calve.cli.options import Call, row_options
 from calve.cli.output import print_json, print_table, say
-from calve.cli.place import client_of, server_option
+from calve.cli.place import client_of, server_option, token_for
 from calve.cli.progress import counted_rows
 from calve.errors import InvalidRequest, NotFound
 from calve.ingest.formats import KnownTypes, decode, file_batches, file_bodies
@@ -78,7 +78,7 @@ class Way(Protocol):
     default="refuse",
     help="What becomes of bad rows: refuse ends with the first one, dead-letter sets them aside.",
 )
-@server_option
+@server_option("produce")
 @row_options
 def produce(
     call: Call,
@@ -102,8 +102,9 @@ def produce(
         raise click.UsageError(
             f"--data names the rows here, and {rows} is a directory; the lake's directory is --lake"
         )
+    TableName.parse(topic)  # or say at once what is wrong with it
     with (
-        _way(call.settings(), str(TableName.parse(topic)), server, on_error) as way,
+        _way(call.settings(), topic, server, on_error) as way,
         counted_rows() as show,
     ):
         try:
@@ -131,11 +132,18 @@ def _way(settings: Settings, topic: str, server: str | None, on_error: str) -> I
             yield _IntoLake(lake, topic, sets_aside=sets_aside)
     elif url.startswith("http"):
         from calve.client.posting import Poster
+        from calve.client.tls import client_identity
         from calve.protocol.trust import trusted_with
 
         say(f"through the service at {url}")
-        trusted = trusted_with(settings.ingest.tls_cert)
-        with Poster(url, topic, sets_aside=sets_aside, tls_root_certs=trusted) as poster:
+        with Poster(
+            url,
+            topic,
+            sets_aside=sets_aside,
+            token=token_for(settings, url),
+            tls_root_certs=trusted_with(settings.ingest.trusted),
+            identity=client_identity(settings),
+        ) as poster:
             yield _OverHttp(poster)
     else:
         if sets_aside:

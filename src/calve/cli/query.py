@@ -15,8 +15,8 @@ import click
 
 from calve.cli.opened import opened
 from calve.cli.options import Call, common_options
-from calve.cli.output import say
-from calve.cli.place import client_of
+from calve.cli.output import counted, say
+from calve.cli.place import client_of, token_option
 from calve.errors import InvalidRequest
 from calve.manager import IcebergManager
 from calve.query.formats import FORMATS, write_rows
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from calve.lake import Lake
 
 _BINARY: Final = frozenset({"parquet", "arrow"})
+_OF_TEXT: Final = frozenset({"", "txt", "log"})
 _FORMAT = click.option(
     "--format",
     "output_format",
@@ -110,6 +111,7 @@ def query(
     help="The service to ask, such as grpc://127.0.0.1:8815; also as CALVE_SERVER. Without it, "
     "the lake itself, with no limits.",
 )
+@token_option("query")
 @_FORMAT
 @_OUTPUT
 @common_options
@@ -169,11 +171,11 @@ def _as_of(
 
 
 def _write(call: Call, rows: Rows, output_format: str | None, output: str | None) -> None:
-    chosen = output_format or ("json" if call.as_json else _by_ending(output or ""))
+    chosen = _chosen_format(call, output_format, output or "")
     if output is not None and output != "-":
         with _opened_file(output) as file:
             count = write_rows(rows, file, chosen)
-        say(f"{count:,} rows written to {output}")
+        say(f"{counted(count, 'row')} written to {output}")
         return
     if sys.stdout is None:
         raise InvalidRequest("standard output is closed", hint="use --output FILE")
@@ -182,12 +184,25 @@ def _write(call: Call, rows: Rows, output_format: str | None, output: str | None
         raise click.UsageError(f"{chosen} is not for a terminal; use --output FILE")
     count = write_rows(rows, stream, chosen)
     if chosen == "table":
-        say(f"{count:,} row{'' if count == 1 else 's'}")
+        say(counted(count, "row"))
+
+
+def _chosen_format(call: Call, output_format: str | None, output: str) -> str:
+    if call.as_json and output_format not in {None, "json"}:
+        raise click.UsageError(f"--json and --format {output_format} are two formats; give one")
+    return output_format or ("json" if call.as_json else _by_ending(output))
 
 
 def _by_ending(path: str) -> str:
     ending = Path(path).suffix.lower().removeprefix(".")
-    return ending if ending in FORMATS else "table"
+    if ending in FORMATS:
+        return ending
+    if ending in _OF_TEXT or (Path(path).exists() and not Path(path).is_file()):
+        return "table"
+    raise click.UsageError(
+        f"{path} ends with .{ending}, which is no format; use --format "
+        f"{', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]}"
+    )
 
 
 @contextmanager

@@ -25,7 +25,7 @@ _TOPICS_SHOWN = 20
 
 
 @click.command()
-@server_option
+@server_option("admin")
 @common_options
 def status(call: Call, *, server: str | None) -> int:
     """Show how the lake's service is doing, the worst first, with what helps.

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     default=True,
     help="Wait for rows that come, which is the default, or end with what there is.",
 )
-@server_option
+@server_option("subscribe")
 @common_options
 def subscribe(
     call: Call,

@@ -29,7 +29,7 @@ def _named(command: _F) -> _F:
 
 @click.command("list")
 @click.argument("topic", metavar="[TOPIC]", required=False)
-@server_option
+@server_option("subscribe")
 @common_options
 def list_all(call: Call, topic: str | None, *, server: str | None) -> None:
     """List the subscriptions, or a topic's, and how far behind they are.
@@ -50,7 +50,7 @@ def list_all(call: Call, topic: str | None, *, server: str | None) -> None:
 
 @click.command()
 @_named
-@server_option
+@server_option("subscribe")
 @common_options
 def describe(call: Call, topic: str, name: str, *, server: str | None) -> None:
     """Show where a subscription is in each partition, who has it and how far behind it is.
@@ -71,7 +71,7 @@ def describe(call: Call, topic: str, name: str, *, server: str | None) -> None:
     required=True,
     help="earliest, latest, an offset, 0:1200,1:800 by partition, or a time.",
 )
-@server_option
+@server_option("subscribe")
 @common_options
 def seek(call: Call, topic: str, name: str, *, start: str, server: str | None) -> None:
     """Have a subscription go on from another place, whoever has it now.
@@ -92,7 +92,7 @@ def seek(call: Call, topic: str, name: str, *, start: str, server: str | None) -
 @click.command()
 @_named
 @destroying
-@server_option
+@server_option("subscribe")
 @common_options
 def reset(
     call: Call, topic: str, name: str, *, dry_run: bool, yes: bool, server: str | None
@@ -117,7 +117,7 @@ def reset(
 @click.command()
 @_named
 @destroying
-@server_option
+@server_option("subscribe")
 @common_options
 def delete(
     call: Call, topic: str, name: str, *, dry_run: bool, yes: bool, server: str | None

@@ -104,7 +104,7 @@ _PROPERTY = click.option(
 @_UNKNOWN
 @_BAD
 @_flushing
-@server_option
+@server_option("admin")
 @common_options
 def create(
     call: Call,
@@ -151,7 +151,7 @@ def create(
 
 
 @click.command("list")
-@server_option
+@server_option("any")
 @common_options
 def list_topics(call: Call, *, server: str | None) -> None:
     """List the topics, with the offsets that each has reached.
@@ -177,7 +177,7 @@ def list_topics(call: Call, *, server: str | None) -> None:
 
 @click.command()
 @click.argument("topic", metavar="TOPIC")
-@server_option
+@server_option("any")
 @common_options
 def describe(call: Call, topic: str, *, server: str | None) -> None:
     """Show a topic's columns, its policies, and the offsets that it has reached.
@@ -209,7 +209,7 @@ def describe(call: Call, topic: str, *, server: str | None) -> None:
     help="Go on in the log that is here, because the topic's own is lost for good.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@server_option
+@server_option("admin")
 @common_options
 def alter(
     call: Call,
@@ -256,7 +256,7 @@ def alter(
 @click.command()
 @click.argument("topic", metavar="TOPIC")
 @destroying
-@server_option
+@server_option("admin")
 @common_options
 def delete(call: Call, topic: str, *, server: str | None, dry_run: bool, yes: bool) -> None:
     """Forget a topic, with its rows in the log. Its table stays, if there is one.
@@ -291,7 +291,7 @@ def delete(call: Call, topic: str, *, server: str | None, dry_run: bool, yes: bo
     default=_FLUSH_SECONDS,
     help="How long to wait.",
 )
-@server_option
+@server_option("produce")
 @common_options
 def flush(call: Call, topic: str, *, server: str | None, timeout_seconds: float) -> None:
     """Wait until every row that was acknowledged before is in the topic's table.

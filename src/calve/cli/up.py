@@ -88,7 +88,8 @@ def _order(call: Call, settings: Settings) -> Order:
     flags = dict(call.flags)
     if settings.log.format == "auto" and sys.stderr.isatty():
         flags["log.format"] = "human"  # which the process cannot know behind its pipe
-    return Order(config=call.config, flags=flags)
+    config = None if call.config is None else str(call.config)
+    return Order(config=config, flags=flags)
 
 
 def _traffic(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from calve.audit import Trail
+from calve.audit.actions import WAL_REPAIR
 from calve.cli.opened import confirm
 from calve.cli.options import Call, common_options
 from calve.cli.output import counted, print_json, print_json_line, print_table, say
@@ -33,6 +35,8 @@ from calve.wal.repair import (
 from calve.wal.survey import Damage, LostRange, Survey, survey
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from calve.wal import Stream
     from calve.wal.files import Files
 
@@ -191,7 +195,8 @@ def repair_log(
     report = run(dry_run=True)
     if not dry_run and report.rewritten:
         confirm(f"Rewrite {counted(len(report.rewritten), 'segment')} of {layout.root}?", yes=yes)
-        report = run(dry_run=False)
+        with _recorded(call, layout, accepted=[str(one) for one in accepted]):
+            report = run(dry_run=False)
     _print_report(call, report, dry_run=dry_run)
 
 
@@ -212,15 +217,25 @@ def _rewrite_files(
         say(f"would write again: {', '.join(written)}")
     else:
         confirm(f"Write {', '.join(written)} of {layout.root} again?", yes=yes)
-        if switches["identity"]:
-            rewrite_identity(_FILES, layout, SystemClock().now())
-        if switches["adopt"]:
-            adopt(_FILES, layout)
-        if switches["durable"]:
-            rewrite_durable(_FILES, layout)
+        with _recorded(call, layout, **switches):
+            _write_again(layout, switches)
         say("done; `calve wal verify` checks the rest")
     if call.as_json:
         print_json({"dry_run": dry_run, "written": written})
+
+
+def _write_again(layout: LogLayout, switches: dict[str, bool]) -> None:
+    if switches["identity"]:
+        rewrite_identity(_FILES, layout, SystemClock().now())
+    if switches["adopt"]:
+        adopt(_FILES, layout)
+    if switches["durable"]:
+        rewrite_durable(_FILES, layout)
+
+
+def _recorded(call: Call, layout: LogLayout, **details: object) -> AbstractContextManager[None]:
+    trail = Trail.of(call.load().settings)
+    return trail.recording(WAL_REPAIR, str(layout.root), details)
 
 
 def _give_up(
@@ -231,7 +246,8 @@ def _give_up(
         say(f"would record as lost: {named}")
     else:
         confirm(f"Nothing is damaged; record {named} as lost?", yes=yes)
-        give_up(layout.root, accepted, _FILES)
+        with _recorded(call, layout, lost=named):
+            give_up(layout.root, accepted, _FILES)
         say(f"recorded as lost: {named}")
     if call.as_json:
         holes = [{"name": one.name, "first": one.first, "end": one.end} for one in accepted]

@@ -10,7 +10,6 @@ import time
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 from calve.client.buffer import Buffer
 from calve.client.columns import columns_document
@@ -21,10 +20,12 @@ from calve.client.pieces import Piece, size_of, whole
 from calve.client.pipeline import ClientPipeline
 from calve.client.sender import SenderOptions, TopicSender
 from calve.client.subscriptions import ClientSubscriptions
+from calve.client.tokens import ClientTokens
 from calve.errors import CalveError, InvalidRequest, Unavailable
 from calve.model import TableName
 from calve.protocol import LogRange
 from calve.protocol.streams import StreamTicket
+from calve.protocol.trust import identity_of
 from calve.tables.inputs.parts import read_parts
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Client:
         *,
         token: str | None = None,
         tls_root_certs: bytes | None = None,
+        tls_client_cert: bytes | None = None,
+        tls_client_key: bytes | None = None,
         producer: str | None = None,
         linger_ms: float = 5,
         batch_rows_max: int = 10_000,
@@ -69,11 +72,11 @@ class Client:
         delivery_timeout_seconds: float = 120.0,
         connect_timeout_seconds: float = 5.0,
     ) -> None:
-        self._link = Link(url, token=token, tls_root_certs=tls_root_certs)
+        identity = identity_of(tls_client_cert, tls_client_key)
+        self._link = Link(url, token=token, tls_root_certs=tls_root_certs, identity=identity)
         self._producer = producer
         self._options = SenderOptions(
             producer=producer or "",
-            client_id=uuid4().hex,
             linger_seconds=linger_ms / 1_000,
             batch_rows_max=batch_rows_max,
             batch_bytes_max=batch_bytes_max,
@@ -82,7 +85,7 @@ class Client:
         )
         self._buffer = Buffer(buffer_bytes_max, buffer_timeout_seconds, self._hurry)
         self._lock = threading.Lock()
-        self._senders: dict[TableName, TopicSender] = {}
+        self._senders: dict[str, TopicSender] = {}
         self._failed: deque[Delivery] = deque(maxlen=_FAILURES_KEPT)
         self._is_closed = False
         self._process = os.getpid()
@@ -95,7 +98,7 @@ class Client:
         `sequence`, which the client's `producer` counts up from 0 for each topic, the same call
         again appends nothing, also in another process.
         """
-        sender = self._sender(TableName.parse(topic))
+        sender = self._sender(self._spelt(topic))
         if sequence is not None and self._producer is None:
             raise InvalidRequest(
                 "a sequence needs a producer that it belongs to",
@@ -144,9 +147,9 @@ class Client:
         self._wait(topic, deadline)
         self._raise_unseen()
         if to_table:
-            for name in [TableName.parse(topic)] if topic else list(self._senders):
+            for name in [self._spelt(topic)] if topic else list(self._senders):
                 left = max(deadline - time.monotonic(), 0.0)
-                body = {"topic": str(name), "timeout_seconds": left}
+                body = {"topic": name, "timeout_seconds": left}
                 self._link.act("flush", body, left + 5.0)
 
     def create_topic(
@@ -177,10 +180,16 @@ class Client:
         """What brings rows to tables, to be watched and directed."""
         return ClientPipeline(self._act, self._ask)
 
+    @property
+    def tokens(self) -> ClientTokens:
+        """Those of the caller's tenant; needs the scope `admin`."""
+        self._require_open()
+        return ClientTokens(self._link.act)
+
     def dead_letters(self, topic: str) -> ClientDeadLetters:
         """The rows that a topic could not take: to list, show, replay and discard."""
         self._require_open()
-        return ClientDeadLetters(self._link.act, str(TableName.parse(topic)))
+        return ClientDeadLetters(self._link.act, self._spelt(topic))
 
     def subscribe(  # noqa: PLR0913
         self,
@@ -201,7 +210,7 @@ class Client:
         from calve.subscriptions.start import start_text
 
         ticket = StreamTicket(
-            topic=str(TableName.parse(topic)),
+            topic=self._spelt(topic),
             subscription=name,
             start=start_text(start),
             where=where,
@@ -291,7 +300,13 @@ class Client:
                     raise
                 time.sleep(_ASK_AGAIN_SECONDS)
 
-    def _sender(self, name: TableName) -> TopicSender:
+    def _spelt(self, topic: str) -> str:
+        """A topic's name as it is sent. Only the service knows what a short one means to a token;
+        without one, all ways to spell a name are the same."""
+        name = TableName.parse(topic)
+        return topic if self._link.has_token else str(name)
+
+    def _sender(self, name: str) -> TopicSender:
         with self._lock:
             self._require_open()
             sender = self._senders.get(name)
@@ -309,7 +324,7 @@ class Client:
             self._hurry()
             names = list(self._senders)
         else:
-            names = [TableName.parse(topic)]
+            names = [self._spelt(topic)]
         for name in names:
             sender = self._senders.get(name)
             if sender is not None and not sender.wait(max(deadline - time.monotonic(), 0.0)):

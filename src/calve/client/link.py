@@ -12,12 +12,14 @@ import pyarrow as pa
 from calve.client.interrupts import interruptibly
 from calve.errors import InvalidRequest, NotFound
 from calve.protocol.flight_errors import Translating
+from calve.protocol.trust import flight_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-    from calve.model import TableName
+    from calve.protocol.trust import Identity
+
 
 _SCHEMES: Final = ("grpc", "grpc+tcp", "grpc+tls")
 # A service that vanished without a word is noticed within half a minute.
@@ -36,10 +38,16 @@ class Link:
     """Safe to share between threads."""
 
     def __init__(
-        self, url: str, *, token: str | None = None, tls_root_certs: bytes | None = None
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        tls_root_certs: bytes | None = None,
+        identity: Identity | None = None,
     ) -> None:
         self.url = _checked(url)
-        self._tls = {"tls_root_certs": tls_root_certs} if tls_root_certs else {}
+        self._tls = flight_arguments(tls_root_certs, identity)
+        self.has_token = token is not None
         self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         self._lock = threading.Lock()
         self._client: Any = None
@@ -60,7 +68,7 @@ class Link:
 
         return flight.FlightCallOptions(timeout=timeout_seconds, headers=self._headers)
 
-    def put(self, topic: TableName, schema: pa.Schema) -> tuple[Any, Any]:
+    def put(self, topic: str, schema: pa.Schema) -> tuple[Any, Any]:
         """A stream of batches to a topic: its writer, and the reader of acknowledgements."""
         with self.translating():
             writer, reader = self._connected().do_put(
@@ -68,7 +76,7 @@ class Link:
             )
             return writer, reader
 
-    def schema(self, topic: TableName, timeout_seconds: float = 10.0) -> pa.Schema | None:
+    def schema(self, topic: str, timeout_seconds: float = 10.0) -> pa.Schema | None:
         """The topic's columns; None if there is no such topic yet."""
         try:
             with self.translating():
@@ -146,7 +154,7 @@ def _checked(url: str) -> str:
     return url
 
 
-def _descriptor(topic: TableName) -> Any:
+def _descriptor(topic: str) -> Any:
     from pyarrow import flight
 
-    return flight.FlightDescriptor.for_path(topic.tenant, topic.dataset, topic.name)
+    return flight.FlightDescriptor.for_path(*topic.split("."))

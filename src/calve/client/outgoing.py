@@ -46,8 +46,8 @@ class Outgoing:
 class Numbering:
     """Gives batches their numbers. Not safe to share between threads."""
 
-    def __init__(self, *, client_id: str, producer: str) -> None:
-        self._client_id = client_id
+    def __init__(self, *, sender_id: str, producer: str) -> None:
+        self._sender_id = sender_id
         self._producer = producer  # the user's
         self._lives = 0
         self._next_sequence = 0
@@ -61,7 +61,7 @@ class Numbering:
 
     @property
     def _name(self) -> str:
-        return f"{self._client_id}.{self._lives}" if self._lives else self._client_id
+        return f"{self._sender_id}.{self._lives}" if self._lives else self._sender_id
 
     def moved_up(self, refused: Outgoing, behind: Sequence[Outgoing]) -> list[Outgoing]:
         """Those behind a batch that was refused, with the numbers that they have without it."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Self
 
+    from calve.protocol.trust import Identity
+
 _T = TypeVar("_T")
 PATIENCE_SECONDS: Final = 120.0
 _REQUEST_SECONDS: Final = 60.0
@@ -51,7 +53,14 @@ class Poster:
     """Sends bodies to one topic, one after the other. Not safe to share between threads."""
 
     def __init__(
-        self, url: str, topic: str, *, sets_aside: bool, tls_root_certs: bytes | None = None
+        self,
+        url: str,
+        topic: str,
+        *,
+        sets_aside: bool,
+        token: str | None = None,
+        tls_root_certs: bytes | None = None,
+        identity: Identity | None = None,
     ) -> None:
         """With `sets_aside`, bad rows go to the dead letters instead of failing their body."""
         address = urlsplit(url)
@@ -68,11 +77,12 @@ class Poster:
                 address.hostname,
                 address.port,
                 timeout=_REQUEST_SECONDS,
-                context=context_with(tls_root_certs),
+                context=context_with(tls_root_certs, identity),
             )
         )
         self._topic = f"/v1/topics/{quote(topic, safe='')}"
         self._rows = "/rows?on_error=dead_letter" if sets_aside else "/rows"
+        self._identity = {"Authorization": f"Bearer {token}"} if token else {}
         self._producer = uuid4().hex
         self._sequence = 0
 
@@ -104,14 +114,14 @@ class Poster:
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
         try:
-            self._connection.request(method, target, content, dict(headers or {}))
+            self._connection.request(method, target, content, {**self._identity, **(headers or {})})
             response = self._connection.getresponse()
             answer: bytes = response.read()
         except ssl.SSLCertVerificationError as error:
             self._connection.close()
             raise Denied(
                 f"the certificate of {self._url} is not trusted: {error.verify_message}",
-                hint="ingest.tls_cert, or this machine, must have it or the authority's",
+                hint="ingest.tls_ca, or this machine, must have it or the authority's",
             ) from error
         except _BROKEN as error:
             self._connection.close()

@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from calve.client.delivery import Delivered
 from calve.client.outgoing import Numbering, Outgoing
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from calve.client.buffer import Buffer
     from calve.client.link import Link
-    from calve.model import TableName
     from calve.protocol import Answer
 
 _log: Final = logging.getLogger(__name__)
@@ -45,7 +45,6 @@ _DOUBLINGS_MAX: Final = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderOptions:
     producer: str  # given by the user, with sequences of the user's own
-    client_id: str
     linger_seconds: float
     batch_rows_max: int
     batch_bytes_max: int
@@ -63,15 +62,14 @@ class TopicSender:
     Only its own thread opens and ends streams, and touches what is unsent.
     """
 
-    def __init__(
-        self, topic: TableName, link: Link, buffer: Buffer, options: SenderOptions
-    ) -> None:
+    def __init__(self, topic: str, link: Link, buffer: Buffer, options: SenderOptions) -> None:
         self._topic = topic
         self._link = link
         self._buffer = buffer
         self._options = options
         self._maker = BatchMaker(lambda: link.schema(topic))
-        self._numbering = Numbering(client_id=options.client_id, producer=options.producer)
+        # Its own, not the client's: to a token a topic may have two names, and so two senders.
+        self._numbering = Numbering(sender_id=uuid4().hex, producer=options.producer)
         self._changed = threading.Condition()
         self._waiting = Waiting(
             linger_seconds=options.linger_seconds,

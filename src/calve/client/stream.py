@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from calve.client.link import Link
-    from calve.model import TableName
 
 _ANSWERS: Final = msgspec.json.Decoder(Answer)
 
@@ -25,7 +24,7 @@ class Stream:
     def __init__(
         self,
         link: Link,
-        topic: TableName,
+        topic: str,
         schema: pa.Schema,
         *,
         answered: Callable[[Stream, Answer], None],

@@ -140,11 +140,15 @@ class Attachments:
             known = self._attached.get(topic.name)
             if known and known.topic.id == topic.id and known.topic.version >= topic.version:
                 return known  # another thread has read a later one meanwhile
-            if topic.id != attached.topic.id or topic.partitions != attached.topic.partitions:
+            if topic.id != attached.topic.id or self._is_elsewhere(topic, attached.topic):
                 self._attached.pop(attached.topic.name, None)
                 return self._attach(topic)
             renewed = self._attached[topic.name] = attached.at(topic)
             return renewed
+
+    def _is_elsewhere(self, topic: Topic, before: Topic) -> bool:
+        """Whether its rows go to another stream here; other partitions are not ours to look at."""
+        return topic.partitions.get(self._partition) != before.partitions.get(self._partition)
 
     def forget(self, name: TableName) -> None:
         with self._lock:
@@ -213,6 +217,12 @@ class Attachments:
             return msgspec.structs.replace(now, partitions=partitions)
 
         return self._registry.evolve(topic.name, change, topic_id=topic.id)
+
+    def is_here(self, topic: Topic) -> bool:
+        """Whether this log has the very stream in which the topic's rows are."""
+        stream = self._find(topic.name)
+        here = Binding(self._wal.log_id, stream.id) if stream else None
+        return here is not None and topic.partitions.get(self._partition) == here
 
     def begin_anew(self, topic: Topic, first_offset: int) -> None:
         """Let go of the topic's stream, wherever it was; the next one begins at an offset."""

@@ -8,19 +8,25 @@ called from any thread.
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
+from calve.access import Doorkeeper
+from calve.access.limits import TenantLimits
+from calve.audit import Trail, audited
+from calve.audit.actions import TOPICS
 from calve.clock import Clock, SystemClock
-from calve.errors import CalveError, Fenced, Unavailable, UnknownOutcome
+from calve.errors import CalveError, Conflict, Fenced, Unavailable, UnknownOutcome
 from calve.ingest.admission import Admission
 from calve.ingest.attached import Attached, Attachments
 from calve.ingest.creation import TopicCreation
+from calve.ingest.crowd import Crowd
 from calve.ingest.keeper import Keeper
 from calve.ingest.kept_log import KeptLog
-from calve.ingest.prepare import bytes_of, parts_of, prepare
+from calve.ingest.log_shares import LogShares
+from calve.ingest.prepare import bytes_of, parts_of, prepare, rows_in
 from calve.ingest.readers import ReaderPool
 from calve.ingest.refusals import as_refusal, refusing
 from calve.protocol import LogEnds
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
     from calve.wal import Acknowledgement, Entry, Files, Log, PendingAppend, Stream
     from calve.wal.payload import Part
 
+_NOTHING: Final = nullcontext()
 _POLL_SECONDS_MIN: Final = 0.01
 _POLL_SECONDS_MAX: Final = 0.2
 
@@ -72,6 +79,7 @@ class TopicStats(NamedTuple):
     producer_count: int
 
 
+@audited(TOPICS)
 class Intake:
     """Takes rows into topics. A context manager; `close` gives every append its outcome."""
 
@@ -88,7 +96,10 @@ class Intake:
         self.settings = settings
         self.partition = settings.ingest.partition if partition is None else partition
         self.admission = Admission(settings.ingest.memory_bytes_max)
+        self.crowd = Crowd()
         self._clock = clock or SystemClock()
+        self.audit = self._trail = Trail.of(settings, clock=self._clock)
+        self.limits = TenantLimits.of(settings, self._clock)
         self._is_ending = threading.Event()
         self._opening = threading.Lock()
         self._subscriptions: ServedSubscriptions | None = None
@@ -103,6 +114,7 @@ class Intake:
             opening.pop_all()
 
     def _set_up(self, settings: Settings) -> None:
+        self.doorkeeper = Doorkeeper(self._state, settings.auth, self._clock, trail=self.audit)
         self._registry = TopicRegistry(self._state, clock=self._clock)
         self._readers = ReaderPool(self._kept)
         self._attachments = Attachments(
@@ -111,6 +123,8 @@ class Intake:
         self._creation = TopicCreation(settings, self._registry, self._clock)
         self._attachments.attach_all()
         self._keeper = Keeper(self._kept, self._state, self._attachments, self.partition)
+        if self.limits is not None and self.limits.bounds_log:
+            self._keeper.measure_for(LogShares(self.limits, self._attachments, self._readers))
 
     @property
     def log(self) -> Log:
@@ -149,7 +163,10 @@ class Intake:
                 from calve.subscriptions.served import ServedSubscriptions
 
                 self._subscriptions = ServedSubscriptions(
-                    self.settings, lambda: self.catalog, bells=self._kept.bells
+                    self.settings,
+                    lambda: self.catalog,
+                    bells=self._kept.bells,
+                    limits=self.limits,
                 )
             return self._subscriptions
 
@@ -161,7 +178,7 @@ class Intake:
             if self._queries is None:
                 from calve.query.queries import Queries
 
-                self._queries = Queries(self.settings, lambda: self.catalog)
+                self._queries = Queries(self.settings, lambda: self.catalog, limits=self.limits)
             return self._queries
 
     @property
@@ -172,7 +189,9 @@ class Intake:
     @property
     def pipeline(self) -> PipelineControl:
         """The pipeline, to be watched and directed from here."""
-        return PipelineControl(self._state, self._readers.reader, clock=self._clock)
+        return PipelineControl(
+            self._state, self._readers.reader, clock=self._clock, trail=self.audit
+        )
 
     def create_topic(self, name: TableName, spec: TopicSpec, *, adopt: bool = False) -> Topic:
         """Make a topic; the same request again finds it. Its stream begins where its table ends.
@@ -203,13 +222,18 @@ class Intake:
 
         For an operator, never done by itself: rows that were in the lost log alone are gone, and
         rows that this log holds under the name from another life of it go. Returns the offset.
+        Conflict if the topic's log is this one: its rows would go that are in no table yet.
         """
         topic = self._registry.topic(name)
         known = self._state.committed(topic.id, self.partition)
         reached = self._creation.committed_in_table(topic, self.partition)
         first = max(known.offset if known else 0, reached or 0)
+        is_here = self._attachments.is_here(topic)
+        if is_here and (known is None or known.log_id == self.log.log_id):
+            raise _not_lost(name)
         with refusing():
-            self._attachments.begin_anew(topic, first)
+            if not is_here:  # else it was begun anew, and whoever did that has died since
+                self._attachments.begin_anew(topic, first)
         self._state.reset_committed(topic.id, self.partition, log_id=self.log.log_id, offset=first)
         self._attach(name)
         return first
@@ -222,14 +246,16 @@ class Intake:
         producer: str | None = None,
         sequence: int | None = None,
         admitted: Admitted | None = None,
+        is_counted: bool = False,
     ) -> PendingAppend:
         """Append rows to a topic, all or none; the handle tells when they are durable.
 
         A topic that is not there is made from the first batch, if `ingest.auto_create` allows it.
-        What was `admitted` is released when the append is done, or refused here.
+        What was `admitted` is released when the append is done, or refused here. With `is_counted`
+        the rows have been taken off the tenant's limits already.
         """
         try:
-            pending = self._submit(name, rows, producer, sequence)
+            pending = self._submit(name, rows, producer, sequence, is_counted=is_counted)
         except Fenced as error:
             _release(admitted)
             raise as_refusal(error) from error
@@ -257,17 +283,30 @@ class Intake:
         rows: Part | Sequence[Part],
         producer: str | None,
         sequence: int | None,
+        *,
+        is_counted: bool,
     ) -> PendingAppend:
         attached = self._attachments.known(name) or self._attached_for(name, rows)
+        if self.limits is not None and not is_counted:
+            self.limits.require_room(name.tenant)
         prepared = prepare(attached.fitter, rows)
         while prepared.topic is not attached.topic:
             attached = self._grown(attached, prepared.topic)
             prepared = prepare(attached.fitter, rows)
-        pending = self.log.submit(
-            attached.stream, prepared.parts, producer=producer, sequence=sequence
-        )
+        with self._counted(name, prepared.parts, is_counted=is_counted):
+            pending = self.log.submit(
+                attached.stream, prepared.parts, producer=producer, sequence=sequence
+            )
         attached.meter.add(bytes_of(prepared.parts))
         return pending
+
+    def _counted(
+        self, name: TableName, parts: Part | Sequence[Part], *, is_counted: bool
+    ) -> AbstractContextManager[None]:
+        """Take rows off their tenant's limits, unless they are not appended inside."""
+        if self.limits is None or is_counted:
+            return _NOTHING
+        return self.limits.counted(name.tenant, rows_in(parts), bytes_of(parts))
 
     def _attached_for(self, name: TableName, rows: Part | Sequence[Part]) -> Attached:
         self._require_open()
@@ -282,7 +321,8 @@ class Intake:
         if first is None:
             self._registry.topic(name)
         else:
-            self._creation.create_from(name, first.schema)
+            with self.audit.recording("topic.create", str(name), {"from": "its first rows"}):
+                self._creation.create_from(name, first.schema)
 
     def _grown(self, attached: Attached, wanted: Topic) -> Attached:
         """The topic with what the rows need; as somebody else left it, if they were faster."""
@@ -430,6 +470,14 @@ class Intake:
 def _release(admitted: Admitted | None) -> None:
     if admitted is not None:
         admitted.release()
+
+
+def _not_lost(name: TableName) -> Conflict:
+    return Conflict(
+        f"the log of topic {name} is not lost: it is the one that is here",
+        hint=f"leave --new-log out; `calve topic verify {name}` tells what table and log hold",
+        context={"topic": str(name)},
+    )
 
 
 def _closed() -> Unavailable:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from calve.ingest.attached import Attachments
     from calve.ingest.kept_log import KeptLog
+    from calve.ingest.log_shares import LogShares
     from calve.state import CommittedOffset, State
 
 _log: Final = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class Keeper:
         self._keeping = threading.RLock()
         self._kept: dict[UUID, int] | None = None  # while nobody can set them back
         log.ask_committed(self._asked)
+        self._shares: LogShares | None = None
         self._is_ending = threading.Event()
         self._has_new_log = False  # opened again, and its topics are not looked at yet
         self._failed: str | None = None  # what went wrong last, to say it once
@@ -55,9 +57,16 @@ class Keeper:
                 if rounds % int(TRIM_SECONDS / REFRESH_SECONDS) == 0:
                     self.trim()
                     self.save_counts()
+                    if self._shares is not None:
+                        self._shares.measure()
                 self._failed = None
             except CalveError as error:
                 self._say_once(error)
+
+    def measure_for(self, shares: LogShares) -> None:
+        """Have it known how much of the log each tenant has, from now on."""
+        shares.measure()
+        self._shares = shares
 
     def _say_once(self, error: CalveError) -> None:
         if error.message != self._failed:

@@ -59,6 +59,13 @@ def parts_of(rows: Part | Sequence[Part]) -> Sequence[Part]:
     return parts
 
 
+def rows_in(rows: Part | Sequence[Part]) -> int:
+    if isinstance(rows, pa.RecordBatch):
+        count: int = rows.num_rows
+        return count
+    return sum(_row_count(part) for part in parts_of(rows))
+
+
 def bytes_of(rows: Part | Sequence[Part]) -> int:
     """The size of the rows in memory, about."""
     if isinstance(rows, pa.RecordBatch):

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from calve.errors import Corruption
+from calve.ingest.directing import pipeline_status
 from calve.ingest.listing import listed
 from calve.topics.lag import PipelineStatus
 from calve.wal import OsFiles
 
 if TYPE_CHECKING:
+    from calve.access import Caller
     from calve.errors import CalveError
     from calve.ingest.intake import Intake
 
@@ -52,14 +54,15 @@ class IngestStatus(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: PipelineStatus | None  # None if the log cannot be read
 
 
-def status_of(intake: Intake) -> IngestStatus:
+def status_of(intake: Intake, caller: Caller) -> IngestStatus:
+    """As far as the caller may know: where the log lies is the operators' business."""
     log, wal = intake.log, intake.settings.wal
     stopped = intake.stopped
     return IngestStatus(
         version=version("calve"),
         partition=intake.partition,
         log=LogStatus(
-            path=str(log.directory),
+            path=str(log.directory) if caller.sees_everything else "",
             log_id=str(log.log_id),
             bytes=log.bytes_used,
             bytes_max=wal.disk_bytes_max,
@@ -67,13 +70,13 @@ def status_of(intake: Intake) -> IngestStatus:
             free_bytes_min=wal.free_bytes_min,
         ),
         stopped=Trouble.of(stopped) if stopped else None,
-        topics=listed(intake),
-        pipeline=_pipeline(intake),
+        topics=listed(intake, caller),
+        pipeline=_pipeline(intake, caller),
     )
 
 
-def _pipeline(intake: Intake) -> PipelineStatus | None:
+def _pipeline(intake: Intake, caller: Caller) -> PipelineStatus | None:
     try:
-        return intake.pipeline.status()
+        return pipeline_status(intake, caller, None)
     except Corruption:
         return None  # which each topic tells of

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from calve.access.tickets import KEY_NAME, TicketSigner
 from calve.clock import Clock, SystemClock
 from calve.errors import CalveError, Unavailable
 from calve.pipeline.backlog import Backlog
@@ -95,7 +96,12 @@ class Pipeline:
         tables, letters = TopicTables(catalog, state), DeadLetterCommits(catalog)
         publishing = Publishing(state, catalog)
         preparation = Preparation(
-            tables, letters, publishing, tasks_max=self._tasks_max, clock=self._clock
+            tables,
+            letters,
+            publishing,
+            tasks_max=self._tasks_max,
+            clock=self._clock,
+            signer=_signer(settings, state, self._clock),
         )
         commits = Commits(settings, tables, letters, publishing, self._clock, reach)
 
@@ -200,3 +206,10 @@ def tasks_of(settings: Settings) -> int:
     if is_local(settings):
         return (os.cpu_count() or 1) if "*" in settings.spark.master else 1
     return settings.pipeline.concurrent_batches
+
+
+def _signer(settings: Settings, state: State, clock: Clock) -> TicketSigner | None:
+    token = settings.pipeline.token
+    if token is None and not settings.auth.required:
+        return None
+    return TicketSigner(state.signing_key(KEY_NAME), clock, token)

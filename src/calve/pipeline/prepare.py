@@ -9,6 +9,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from calve.pipeline.plan import cut, pieces_of
 from calve.pipeline.publish import forget_untold
 from calve.pipeline.shapes import shape_of
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.table import Table
 
+    from calve.access.tickets import TicketSigner
     from calve.clock import Clock
     from calve.pipeline.dead_letters import DeadLetterCommits
     from calve.pipeline.feed import Parcel, PartitionFeed
@@ -47,7 +50,10 @@ class Preparation:
         *,
         tasks_max: int,
         clock: Clock,
+        signer: TicketSigner | None = None,
     ) -> None:
+        """`signer` signs the tickets of tasks, where services need tokens."""
+        self._signer = signer
         self._tables = tables
         self._letters = letters
         self._publishing = publishing
@@ -123,7 +129,7 @@ class Preparation:
         ends = cut(log, start, end, sizes, waiting_bytes)
         rows = LogRange(feed.number, log.place.stream_id, start, ends[-1], "")
         part.operation_id = range_operation_id(rows)
-        part.pieces = [
+        pieces = (
             Piece(
                 number=0,
                 topic=work.topic,
@@ -139,7 +145,15 @@ class Preparation:
                 set_aside=SKIPPED if part.skip_to > start else "",
             )
             for first, last in pairwise(ends)
-        ]
+        )
+        part.pieces = [self._with_ticket(piece) for piece in pieces]
+
+    def _with_ticket(self, piece: Piece) -> Piece:
+        """A task has no token: it gets a ticket for its range alone, if it may need one."""
+        if self._signer is None or piece.place.flight is None:
+            return piece
+        ticket = msgspec.json.encode(self._signer.signed(piece.span.range))
+        return msgspec.structs.replace(piece, ticket=ticket)
 
 
 def replaced_log(topic: Topic, feed: PartitionFeed, position: Position | None) -> UUID | None:

@@ -43,10 +43,13 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: int  # how large a data file is meant to become
     set_aside: str = ""  # why all of its rows become dead letters, if somebody skips them
     log_bytes: int = 0  # about how much of the log it is, as far as the driver knows
+    ticket: bytes = b""  # signed, for a service that needs tokens: tasks have none
 
     @property
     def span(self) -> LogSpan:
-        return LogSpan(self.topic.name, self.partition, self.place, self.start, self.end)
+        return LogSpan(
+            self.topic.name, self.partition, self.place, self.start, self.end, self.ticket
+        )
 
 
 class PieceDone(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,7 +39,8 @@ class Answer(msgspec.Struct, frozen=True):
 class LogRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A ticket: from an offset, or from the first that the log holds, up to but without `to`.
 
-    With a `stream` it is refused where the topic's rows are in another one.
+    With a `stream` it is refused where the topic's rows are in another one. One with a `mac` is
+    signed, in the name of a `token`, until it expires; in seconds since 1970.
     """
 
     topic: str
@@ -48,6 +49,9 @@ class LogRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     from_: int | None = msgspec.field(default=None, name="from")
     to: int | None = None
     form: Literal["rows", "frames"] = "rows"
+    token: str | None = None
+    expires_at: int | None = None
+    mac: str | None = None
 
 
 class LogEnds(msgspec.Struct, frozen=True):

@@ -43,7 +43,7 @@ def translated(error: BaseException, url: str) -> CalveError:
     if _is_untrusted(str(error)):
         return Denied(
             f"the certificate of {url} is not trusted, or is another name's",
-            hint="ingest.tls_cert, or this machine, must have it or the authority's, and the "
+            hint="ingest.tls_ca, or this machine, must have it or the authority's, and the "
             "address be one that it is made for",
         )
     if isinstance(error, flight.FlightUnavailableError):

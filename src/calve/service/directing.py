@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from calve.audit import Trail
 from calve.clock import SystemClock
 from calve.errors import NotFound
 from calve.paths import DataLayout
@@ -34,7 +35,9 @@ def pipeline_of(settings: Settings) -> Iterator[PipelineControl]:
             yield reader
 
     with closing(open_state(settings)) as state:
-        yield PipelineControl(state, open_reader, clock=SystemClock())
+        clock = SystemClock()
+        trail = Trail.of(settings, clock=clock)
+        yield PipelineControl(state, open_reader, clock=clock, trail=trail)
 
 
 def require_lake(settings: Settings) -> None:

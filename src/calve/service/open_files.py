@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 # Segments, readers and the state: the log's topics share files, so it takes no more for many.
 _OWN_FILES: Final = 512
+_DOORS: Final = 4  # each may have so many connections that have said nothing yet
 
 
 def allow_open_files(settings: IngestSettings) -> int:
@@ -19,7 +20,8 @@ def allow_open_files(settings: IngestSettings) -> int:
 
     Where the system grants less, say what to do: connections beyond it will be refused.
     """
-    wanted = settings.http_connections_max + settings.streams_max + _OWN_FILES
+    strangers = _DOORS * settings.streams_max
+    wanted = settings.http_connections_max + settings.streams_max + strangers + _OWN_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:

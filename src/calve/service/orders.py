@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     Sent through a pipe, where no other user of the machine sees it.
     """
 
-    config: Path | None = None
+    config: str | None = None
     flags: dict[str, Any] = {}
 
 

@@ -8,10 +8,13 @@ change nothing: whoever ends a whole group of processes sends one more.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -24,9 +27,11 @@ from calve.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
     from calve.settings import Settings
 
+_log: Final = logging.getLogger(__name__)
 _INPUT, _OUTPUT, _ERRORS = 0, 1, 2
 _READ_BYTES: Final = 65_536
 
@@ -65,6 +70,7 @@ def run_process(work: Callable[[Settings, Surroundings], None]) -> int:
     try:
         settings = _settings()
         configure_logs(settings)
+        _log_what_nobody_caught()
         surroundings.end_with_parent()
         work(settings, surroundings)
     except CalveError as error:
@@ -73,9 +79,22 @@ def run_process(work: Callable[[Settings, Surroundings], None]) -> int:
     return 0
 
 
+def _log_what_nobody_caught() -> None:
+    """A traceback as Python prints it could tell secrets, which those of the log do not."""
+
+    def log(
+        kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _log.critical("unexpected %s", kind.__name__, exc_info=error and (kind, error, trace))
+
+    sys.excepthook = log
+    threading.excepthook = lambda left: log(left.exc_type, left.exc_value, left.exc_traceback)
+
+
 def _settings() -> Settings:
     order = msgspec.json.decode(_first_line(), type=Order)
-    return load_settings(config=order.config, flags=order.flags).settings
+    config = None if order.config is None else Path(order.config)
+    return load_settings(config=config, flags=order.flags).settings
 
 
 def _first_line() -> bytes:

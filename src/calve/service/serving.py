@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,16 +10,23 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Protocol
 
 from calve.errors import Unavailable
+from calve.ingest.audit_topic import AuditTopic
+from calve.ingest.exposure import insecure_words, require_guards
 from calve.ingest.flight import FlightServer
+from calve.ingest.renewal import Renewal
 from calve.parts import load_part
 from calve.service.announcement import Addresses
+from calve.service.host_token import leave_host_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from typing import Self
 
     from calve.ingest import Intake
+    from calve.ingest.certificate import Certificate
 
+_log: Final = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 20.0
 
 
@@ -28,6 +36,8 @@ class Server(Protocol):
     def start(self) -> str: ...
 
     def stop(self, grace_seconds: float = 10) -> None: ...
+
+    def renew(self, certificate: Certificate) -> None: ...
 
 
 class Serving:
@@ -41,19 +51,28 @@ class Serving:
     ) -> None:
         """Listen where the settings say; Unavailable if an address is taken.
 
+        InvalidSettings if that is open to other machines without tokens or without TLS.
         With `otlp` also for OpenTelemetry, which needs that part. `at_end` is called once, after
         the last answer has gone.
         """
         self._lock = threading.Lock()
         self._servers: list[Server] = []
         self._at_end = at_end
+        self._renewal: Renewal | None = None
+        self._audit_topic: AuditTopic | None = None
+        self._host_token: Path | None = None
         try:
             self.addresses = self._opened(intake, otlp=otlp)
+            self._renewal = Renewal(intake.settings.ingest, self._servers)
+            self._host_token = leave_host_token(intake)
+            self._audit_topic = AuditTopic.of(intake)
         except BaseException:
             self.close()
             raise
 
     def _opened(self, intake: Intake, *, otlp: bool) -> Addresses:
+        if lacks := require_guards(intake.settings):
+            _log.warning(insecure_words(intake.settings, lacks))
         http = load_part("server", "calve.ingest.http").HttpServer(intake)
         telemetry = _telemetry_servers(intake) if otlp else {}
         settings = intake.settings.ingest
@@ -73,6 +92,14 @@ class Serving:
             at_end, self._at_end = self._at_end, None
             if at_end is not None:
                 closing.callback(at_end)
+            if self._host_token is not None:
+                closing.callback(self._host_token.unlink, missing_ok=True)
+            audit_topic, self._audit_topic = self._audit_topic, None
+            if audit_topic is not None:
+                closing.callback(audit_topic.close)
+            renewal, self._renewal = self._renewal, None
+            if renewal is not None:
+                renewal.close()
             servers, self._servers = self._servers, []
             if servers:  # all at once: none takes rows in while another one drains
                 pool = closing.enter_context(ThreadPoolExecutor(len(servers)))

@@ -1,8 +1,13 @@
 """Settings are values: one frozen tree, loaded once, passed to whatever needs it."""
 
 from calve.settings.check import component_levels
-from calve.settings.keys import hidden_texts
-from calve.settings.load import LoadedSettings, complete, load_settings
+from calve.settings.keys import hidden_texts, hide_secrets
+from calve.settings.load import (
+    LoadedSettings,
+    complete,
+    environment_token,
+    load_settings,
+)
 from calve.settings.secret import (
     MASK,
     Properties,
@@ -37,7 +42,9 @@ __all__ = [
     "StorageSettings",
     "complete",
     "component_levels",
+    "environment_token",
     "hidden_texts",
+    "hide_secrets",
     "load_settings",
     "looks_secret",
     "mask_texts",

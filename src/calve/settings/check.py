@@ -7,13 +7,22 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from calve.errors import InvalidSettings
+from calve.errors import InvalidRequest, InvalidSettings
+from calve.model import TableName
 from calve.paths import local_directory
 from calve.settings.secret import Properties
 
 _STORAGE_SCHEMES: Final = ("file", "s3", "memory")
 _NOT_IN_PATHS: Final = frozenset("?#%")
 _TIMEOUT: Final = re.compile(r"rest\.client\..*-timeout-ms")
+_TENANT: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_LIMITS: Final = (
+    "rows_per_second_max",
+    "bytes_per_second_max",
+    "log_bytes_max",
+    "queries_max",
+    "subscriptions_max",
+)
 # As the standard library numbers them; loading it would cost every command.
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -26,6 +35,8 @@ def contradictions(values: Mapping[str, object]) -> Iterator[str]:
         component_levels(str(values["log.levels"]))
     except InvalidSettings as error:
         yield f"{error.message}; {error.hint}"
+    yield from _tenant_problems(values["tenants.limits"])
+    yield from _audit_problems(values["audit.topic"])
     pool = "catalog.pool"
     least, most = values[f"{pool}.min_connections"], values[f"{pool}.max_connections"]
     assert isinstance(least, int)
@@ -49,6 +60,28 @@ def _catalog_problems(values: Mapping[str, object]) -> Iterator[str]:
     for name, value in properties.items():
         if _TIMEOUT.fullmatch(name) and not (value.isdecimal() and int(value) > 0):
             yield f"catalog.properties.{name}: must be a whole number of ms, not {value!r}"
+
+
+def _tenant_problems(limits: object) -> Iterator[str]:
+    assert isinstance(limits, Properties)
+    for name, value in limits.items():
+        tenant, _, key = name.partition(".")
+        if not _TENANT.fullmatch(tenant) or key not in _LIMITS:
+            yield (
+                f"tenants.limits.{name}: is not a tenant and one of {', '.join(_LIMITS)}; "
+                "write [tenants.limits.acme] and its keys"
+            )
+        elif not (value.isascii() and value.isdecimal()):
+            yield f"tenants.limits.{name}: must be a whole number of 0 or more, not {value!r}"
+
+
+def _audit_problems(topic: object) -> Iterator[str]:
+    if topic is None:
+        return
+    try:
+        TableName.parse_new(str(topic))
+    except InvalidRequest as error:
+        yield f"audit.topic: {error.message}; {error.hint}"
 
 
 def _store_problems(dsn: object) -> Iterator[str]:

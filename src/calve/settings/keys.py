@@ -7,7 +7,8 @@ from typing import Final, NamedTuple, get_args
 
 import msgspec
 
-from calve.settings.secret import Properties, Secret
+from calve.errors import mask_with
+from calve.settings.secret import Properties, Secret, mask_hidden
 from calve.settings.tree import Section, Settings
 
 
@@ -81,6 +82,13 @@ def value_of(settings: Settings, name: str) -> object:
     for part in name.split("."):
         value = getattr(value, part)
     return value
+
+
+def hide_secrets(settings: Settings) -> None:
+    """Have no error of this process tell a secret of these settings; for Calve's own processes."""
+    hidden = hidden_texts(settings)
+    # Not whatever looks like one: hints show how an address with a password is written.
+    mask_with((lambda text: mask_hidden(text, hidden)) if hidden else None)
 
 
 def hidden_texts(settings: Settings) -> list[str]:

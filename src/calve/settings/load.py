@@ -29,10 +29,11 @@ DEFAULT: Final = "default"
 _PREFIX: Final = "CALVE_"
 _CONFIG_VARIABLE: Final = "CALVE_CONFIG"
 # What tells a command where to work, and is no setting.
-_NO_SETTINGS: Final = frozenset({_CONFIG_VARIABLE, "CALVE_SERVER"})
+_NO_SETTINGS: Final = frozenset({_CONFIG_VARIABLE, "CALVE_SERVER", "CALVE_TOKEN"})
 _FILE_SUFFIX: Final = "_file"
 _POSTGRES: Final = re.compile(r"^postgres(?:ql)?(?:\+\w+)?://")
 _SQLITE_FILE: Final = re.compile(r"^(sqlite(?:\+\w+)?:///)(?!:memory:|file:)([^/?][^?]*)")
+_QUOTED: Final = re.compile(r"""(['"]).{2,}\1""")
 _WORDS: Final = {
     "`int | null`": "a whole number",
     "`str | null`": "a text",
@@ -104,6 +105,12 @@ def load_settings(
         problems.extend(contradictions(values))
     _refuse(problems)
     return LoadedSettings(_build(Settings, values, ""), origins, file)
+
+
+def environment_token() -> Secret | None:
+    """The token that commands show to a service, as CALVE_TOKEN."""
+    text = os.environ.get("CALVE_TOKEN", "").strip()
+    return Secret(text) if text else None
 
 
 def complete(settings: Settings) -> Settings:
@@ -210,12 +217,20 @@ def _parse_yaml(file: Path, text: str) -> dict[str, object]:
     try:
         document = yaml.load(text, Loader)  # noqa: S506
     except yaml.YAMLError as error:
-        raise InvalidSettings(f"{file} is not valid YAML: {error}") from error
+        # Not its own words, which quote the line: a secret may stand there.
+        raise InvalidSettings(f"{file} is not valid YAML: {_yaml_problem(error)}") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
         raise InvalidSettings(f"{file} must hold sections with keys, as calve.toml does")
     return document
+
+
+def _yaml_problem(error: Any) -> str:
+    mark = getattr(error, "problem_mark", None)
+    place = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+    problem = getattr(error, "problem", None) or type(error).__name__
+    return f"{_QUOTED.sub('…', problem)}{place}"
 
 
 def _flatten(
@@ -338,7 +353,7 @@ def _convert(item: _Given) -> object:
         return _path(str(value), item.base)
     if key.is_secret:
         if not isinstance(value, str):
-            raise _BadValue(f"must be a text, not {_kind(value)}")
+            raise _BadValue("must be a text")
         return SecretUrl(_url(value, item.base)) if key.holds(SecretUrl) else Secret(value)
     if get_origin(key.kind) is Literal and value not in get_args(key.kind):
         choices = ", ".join(str(choice) for choice in get_args(key.kind))

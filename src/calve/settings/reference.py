@@ -6,7 +6,7 @@ from typing import Final
 
 MEANINGS: Final = {
     "data": "the lake's directory",
-    "cache": "what is fetched once for all lakes of this user, such as Spark's jars",
+    "cache": "what is fetched once for all lakes of this user: Spark's jars, filters of data files",
     "catalog.type": "where tables are listed: sql, memory, rest or glue",
     "catalog.uri": "the catalog's database or server; may hold a password, also as uri_file",
     "catalog.name": "the catalog's name in its database and in Spark SQL",
@@ -40,18 +40,26 @@ MEANINGS: Final = {
     "ingest.otlp_http_port": "OpenTelemetry over HTTP",
     "ingest.request_bytes_max": "the size of one request at most",
     "ingest.memory_bytes_max": "memory that all requests under way may hold together",
-    "ingest.http_header_timeout_ms": "time to send the head of an HTTP request",
+    "ingest.http_header_timeout_ms": "time to send the head of an HTTP request, to agree on TLS, "
+    "and to make a first call over gRPC",
     "ingest.http_body_timeout_ms": "time to send its body",
     "ingest.http_idle_timeout_ms": "how long an HTTP connection may stay without a request, and a "
     "WebSocket without an answer to a ping",
-    "ingest.http_connections_max": "HTTP connections at once",
+    "ingest.http_connections_max": "HTTP connections at once; beyond that, the one that was idle "
+    "for the longest is ended",
     "ingest.auto_create": "make a topic from the first batch sent to it",
     "ingest.partition": "the partition of each topic that this process takes rows into",
-    "ingest.streams_max": "calls and streams of all Flight clients at once; streams over HTTP",
+    "ingest.streams_max": "calls and streams of all Flight clients at once; streams over HTTP; at "
+    "each door connections of which it knows nothing yet",
     "ingest.streams_per_client_max": "the same of one client's address",
     "ingest.idle_seconds_max": "when a Flight stream on which nothing happens is ended",
-    "ingest.tls_cert": "in PEM: Flight and HTTP speak TLS with it; commands and pipelines trust it",
+    "ingest.tls_cert": "in PEM: every door speaks TLS with it, and with what replaces it there",
     "ingest.tls_key": "its key's file",
+    "ingest.tls_ca": "in PEM: whom commands and pipelines trust beside the machine's authorities; "
+    "ingest.tls_cert, if left out",
+    "ingest.tls_client_ca": "in PEM: who signs the certificates that clients then have to show",
+    "ingest.tls_client_cert": "in PEM: what commands and pipelines show to a service",
+    "ingest.tls_client_key": "its key's file",
     "pipeline.rows_max": "rows of a topic that make it due",
     "pipeline.bytes_max": "bytes of a topic that make it due",
     "pipeline.flush_interval_ms": "the age of a row that makes its topic due",
@@ -61,6 +69,8 @@ MEANINGS: Final = {
     "pipeline.concurrent_batches": "tables that are committed to at once",
     "pipeline.logs": "more logs than wal.path, separated by commas: directories, and Flight "
     "addresses (grpc://host:port) of processes whose directory is not here",
+    "pipeline.token": "of the scope pipeline, for services of pipeline.logs that need one; also as "
+    "token_file",
     "pipeline.drain_ms": "how long the pipeline goes on with what waits when it is asked to end",
     "pipeline.sink": "what is written: iceberg, parquet or both",
     "retry.max_attempts": "tries in all, for what can be tried again",
@@ -83,5 +93,16 @@ MEANINGS: Final = {
     "spark.package": "the archive that `calve pipeline package` wrote, for executors on other "
     "machines that have nothing of Calve",
     "spark.conf": "passed on to Spark as it is",
-    "auth.required": "whether requests need a token",
+    "auth.required": "whether every request needs a token: `calve token create` makes them",
+    "auth.allow_insecure": "listen elsewhere than on loopback without tokens or without TLS",
+    "tenants.rows_per_second_max": "rows that each tenant may send in a second; 0: any number",
+    "tenants.bytes_per_second_max": "bytes of rows, in memory, that each may send; 0: any number",
+    "tenants.log_bytes_max": "bytes that the rows of each may have in the log; 0: any number",
+    "tenants.queries_max": "queries that each may have under way; 0: any number",
+    "tenants.subscriptions_max": (
+        "subscriptions that each may have, and streams of rows that it may read; 0: any number"
+    ),
+    "tenants.limits": "other limits for single tenants: `[tenants.limits.acme]` and these keys",
+    "audit.file_bytes_max": "how large a file of the audit log grows before the next one begins",
+    "audit.topic": "a topic to which a running service appends every record, too",
 }

@@ -17,11 +17,16 @@ MASK: Final = "******"
 _MASKED_LENGTH_MIN: Final = 4
 
 SECRET_WORDS: Final = re.compile(
-    r"(?i)pass(?:word|wd|phrase)|secret|token|credential|authorization|(?:api|private)[-_.]?key"
+    r"(?i)pass(?:word|wd|phrase)|(?:^|[-_.])(?:pass|pwd)$|secret|token|credential|authorization|cookie"
+    r"|(?:api|private|account|sse)[-_.]?key|connection[-_.]?string"
 )
 _NOT_SECRET: Final = re.compile(r"(?i)-?(?:uri|url|provider|enabled|type|expires-at-ms)$")
 # Up to the last @ of the word: a password may hold a slash or an @ that nobody encoded.
 _URL_PASSWORD: Final = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^/\s:@]*):(?P<secret>[^\s?]+)@")
+# The same where the whole text is one URL: then it may also hold a space or a question mark.
+_WHOLE_URL: Final = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^/\s:@]*):(?P<secret>.+)@", re.DOTALL)
+# Where a library ends a password that nobody encoded, and takes the rest for a host or a path.
+_TORN_AT: Final = re.compile(r"[@/?#\s]")
 _QUERY_SECRET: Final = re.compile(
     rf"(?P<head>[?&][\w.-]*(?:{SECRET_WORDS.pattern.removeprefix('(?i)')})[\w.-]*=)(?P<secret>[^&\s\"']+)",
     re.IGNORECASE,
@@ -39,11 +44,16 @@ def mask_url(text: str) -> str:
 
 
 def mask_texts(text: str, hidden: Iterable[str]) -> str:
-    """The text with every hidden text masked, also where it was encoded for JSON or for a URL."""
+    """The text with every hidden text masked, and with the password of every URL in it."""
+    return mask_url(mask_hidden(text, hidden))
+
+
+def mask_hidden(text: str, hidden: Iterable[str]) -> str:
+    """The text with these masked, also where they were encoded for JSON or for a URL."""
     for secret in hidden:
         for form in _forms(secret):
             text = text.replace(form, MASK)
-    return mask_url(text)
+    return text
 
 
 def _forms(secret: str) -> list[str]:
@@ -95,11 +105,18 @@ class SecretUrl(Secret):
     __slots__ = ()
 
     def hidden_texts(self) -> tuple[str, ...]:
-        found = (*_URL_PASSWORD.finditer(self._text), *_QUERY_SECRET.finditer(self._text))
-        return tuple(each["secret"] for each in found)
+        return _hidden_in(self._text)
 
     def __str__(self) -> str:
-        return mask_url(self._text)
+        return mask_url(_WHOLE_URL.sub(rf"\g<head>:{MASK}@", self._text))
+
+
+def _hidden_in(url: str) -> tuple[str, ...]:
+    """The secrets of a URL, and the pieces that a library may tear a password into."""
+    found = (*_WHOLE_URL.finditer(url), *_QUERY_SECRET.finditer(url))
+    secrets = [each["secret"] for each in found]
+    pieces = [piece for secret in secrets for piece in _TORN_AT.split(secret)]
+    return tuple(dict.fromkeys(text for text in (*secrets, *pieces) if text))
 
 
 class Properties(Mapping[str, str]):
@@ -114,7 +131,9 @@ class Properties(Mapping[str, str]):
         return {key: MASK if looks_secret(key) else mask_url(value) for key, value in self.items()}
 
     def hidden_texts(self) -> tuple[str, ...]:
-        return tuple(value for key, value in self.items() if looks_secret(key) and value)
+        whole = (value for key, value in self.items() if looks_secret(key) and value)
+        inside = (_hidden_in(value) for key, value in self.items() if "://" in value)
+        return (*whole, *(text for texts in inside for text in texts))
 
     def __getitem__(self, key: str) -> str:
         return self._items[key]

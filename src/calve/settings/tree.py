@@ -85,6 +85,15 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     idle_seconds_max: Count = 300
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    tls_ca: Path | None = None
+    tls_client_ca: Path | None = None
+    tls_client_cert: Path | None = None
+    tls_client_key: Path | None = None
+
+    @property
+    def trusted(self) -> Path | None:
+        """The file whose authorities commands and pipelines trust."""
+        return self.tls_ca or self.tls_cert
 
 
 class PipelineSettings(Section, frozen=True, kw_only=True):
@@ -95,6 +104,7 @@ class PipelineSettings(Section, frozen=True, kw_only=True):
     cycle_interval_ms: Count = 500
     concurrent_batches: Count = 4
     logs: str = ""
+    token: Secret | None = None
     drain_ms: Amount = 10_000
     sink: Literal["iceberg", "parquet", "both"] = "iceberg"
 
@@ -138,6 +148,29 @@ class SparkSettings(Section, frozen=True, kw_only=True):
 
 class AuthSettings(Section, frozen=True, kw_only=True):
     required: bool = False
+    allow_insecure: bool = False
+
+
+class TenantSettings(Section, frozen=True, kw_only=True):
+    rows_per_second_max: Amount = 0
+    bytes_per_second_max: Amount = 0
+    log_bytes_max: Amount = 0
+    queries_max: Amount = 0
+    subscriptions_max: Amount = 0
+    limits: Properties = field(default_factory=Properties)
+
+    def own_limits(self) -> dict[str, dict[str, int]]:
+        """What single tenants have instead, by tenant and key."""
+        found: dict[str, dict[str, int]] = {}
+        for name, value in self.limits.items():
+            tenant, _, key = name.partition(".")
+            found.setdefault(tenant, {})[key] = int(value)
+        return found
+
+
+class AuditSettings(Section, frozen=True, kw_only=True):
+    file_bytes_max: Bytes = 64 * MIB
+    topic: str | None = None
 
 
 class Settings(Section, frozen=True, kw_only=True):
@@ -155,3 +188,5 @@ class Settings(Section, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
     spark: SparkSettings = SparkSettings()
     auth: AuthSettings = AuthSettings()
+    tenants: TenantSettings = TenantSettings()
+    audit: AuditSettings = AuditSettings()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from calve.protocol.trust import trusted_beside
+from calve.protocol.trust import flight_arguments, identity_in, trusted_beside
+
+if TYPE_CHECKING:
+    from calve.settings import Secret
+    from calve.sources.place import TlsWay
 
 FLIGHT: Final = ("grpc://", "grpc+tls://", "grpc+tcp://")
 _TLS: Final = "grpc+tls://"
@@ -20,10 +24,20 @@ def is_tls(url: str) -> bool:
     return url.startswith(_TLS)
 
 
-def connect(url: str, authorities: bytes | None) -> Any:
-    """A Flight client that trusts `authorities` too, whichever machine this is."""
+def connect(url: str, way: TlsWay | None) -> Any:
+    """A Flight client that goes this way, whichever machine this is."""
     from pyarrow import flight
 
-    roots = trusted_beside(authorities) if is_tls(url) else None
-    tls = {"tls_root_certs": roots} if roots else {}
+    tls: dict[str, Any] = {}
+    if way is not None and is_tls(url):
+        roots = trusted_beside(way.authorities)
+        tls = flight_arguments(roots, identity_in(way.cert_file, way.key_file))
     return flight.FlightClient(url, generic_options=list(_OPTIONS), **tls)
+
+
+def call_options(token: Secret | None, timeout_seconds: float | None = None) -> Any:
+    """For one call, which shows the token if there is one."""
+    from pyarrow import flight
+
+    headers = [(b"authorization", f"Bearer {token.reveal()}".encode())] if token else []
+    return flight.FlightCallOptions(timeout=timeout_seconds, headers=headers)

@@ -12,15 +12,16 @@ import msgspec
 import pyarrow as pa
 
 from calve.errors import CalveError, Conflict, NotFound, Unavailable
-from calve.protocol import Frames, LogRange
+from calve.protocol import Frames
 from calve.protocol.flight_errors import Translating
-from calve.sources.asking import connect
+from calve.sources.asking import call_options, connect
 from calve.wal import Entry, Kind, LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
+    from calve.settings import Secret
     from calve.sources.place import LogPlace, LogSpan
     from calve.wal import Stream
 
@@ -31,7 +32,9 @@ _MAPPED_MAX: Final = 2
 class Sources:
     """The logs that a task reads, each opened once. A context manager, for one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: Secret | None = None) -> None:
+        """`token` is for services that need one, where a span has no ticket."""
+        self._token = token
         self._readers: dict[str, LogReader | CalveError] = {}
         self._clients: dict[str, Any] = {}
 
@@ -67,18 +70,11 @@ class Sources:
     def _frames(self, span: LogSpan, url: str) -> Iterator[Entry]:
         from pyarrow import flight
 
-        wanted = LogRange(
-            topic=str(span.topic),
-            partition=span.partition,
-            stream=span.place.stream_id,
-            from_=span.start,
-            to=span.end,
-            form="frames",
-        )
+        ticket = flight.Ticket(span.ticket or msgspec.json.encode(span.range))
         with Translating(url):
             if url not in self._clients:
-                self._clients[url] = connect(url, span.place.authorities)
-            stream = self._clients[url].do_get(flight.Ticket(msgspec.json.encode(wanted)))
+                self._clients[url] = connect(url, span.place.tls)
+            stream = self._clients[url].do_get(ticket, call_options(self._token))
             for chunk in stream:
                 yield from _decoded(chunk.data)
 

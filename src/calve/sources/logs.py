@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from calve.errors import CalveError, Conflict, NotFound, Unavailable
 from calve.protocol.trust import authorities_in
 from calve.sources.asking import FLIGHT, is_tls
-from calve.sources.place import LogPlace
+from calve.sources.place import LogPlace, TlsWay
 from calve.sources.remote_log import RemoteLogs
 from calve.sources.source_log import Trimmed
 from calve.topics.table_rows import RUN_BYTES, runs_of
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from calve.settings import Settings
+    from calve.settings.tree import IngestSettings
     from calve.sources.source_log import ReadableLog
     from calve.topics.topic import Binding, Topic
     from calve.wal import Entry, Stream
@@ -45,8 +46,8 @@ class Logs:
         self._flight = {own[0]: flight} if own else {}
         remote = [each for each in named if each.startswith(FLIGHT)]
         asks_over_tls = any(map(is_tls, [*remote, flight or ""]))
-        self._authorities = authorities_in(settings.ingest.tls_cert) if asks_over_tls else None
-        self._remote = RemoteLogs(remote, authorities=self._authorities)
+        self._tls = _way_of(settings.ingest) if asks_over_tls else None
+        self._remote = RemoteLogs(remote, tls=self._tls, token=settings.pipeline.token)
         self._local: dict[str, _LocalLogs] = {}
         self._unopened: dict[str, CalveError] = {}
 
@@ -66,7 +67,7 @@ class Logs:
         self._unopened.pop(directory, None)
         try:
             self._local[directory] = _LocalLogs(
-                Path(directory), self._flight.get(directory), self._authorities
+                Path(directory), self._flight.get(directory), self._tls
             )
         except NotFound:
             return  # no row was taken in yet
@@ -96,13 +97,22 @@ class Logs:
         self._remote.close()
 
 
+def _way_of(settings: IngestSettings) -> TlsWay:
+    cert, key = settings.tls_client_cert, settings.tls_client_key
+    return TlsWay(
+        authorities=authorities_in(settings.trusted),
+        cert_file=None if cert is None else str(cert),
+        key_file=None if key is None else str(key),
+    )
+
+
 class _LocalLogs:
     """The streams of one directory."""
 
-    def __init__(self, directory: Path, flight: str | None, authorities: bytes | None) -> None:
+    def __init__(self, directory: Path, flight: str | None, tls: TlsWay | None) -> None:
         self._directory = directory
         self._flight = flight
-        self._authorities = authorities
+        self._tls = tls
         self._reader = LogReader(directory)
         self._streams = {each.id: each for each in self._reader.streams}
         self._error: CalveError | None = None
@@ -135,7 +145,7 @@ class _LocalLogs:
             stream_id=binding.stream_id,
             directory=str(self._directory),
             flight=self._flight,
-            authorities=self._authorities,
+            tls=self._tls,
         )
         return _LocalLog(self, stream, place)
 

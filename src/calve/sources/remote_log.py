@@ -17,9 +17,9 @@ from calve.errors import CalveError, Conflict, Denied, NotFound, Unavailable
 from calve.protocol import LogEnds
 from calve.protocol.flight import decode
 from calve.protocol.flight_errors import Translating
-from calve.sources.asking import connect
+from calve.sources.asking import call_options, connect
 from calve.sources.entries import Sources
-from calve.sources.place import LogPlace, LogSpan
+from calve.sources.place import LogPlace, LogSpan, TlsWay
 from calve.sources.source_log import Trimmed
 from calve.topics.table_rows import RUN_BYTES, runs_of
 from calve.wal.extent import Extent
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from calve.settings import Secret
     from calve.topics.topic import Binding, Topic
     from calve.wal import Entry
 
@@ -40,10 +41,16 @@ _ROW_BYTES: Final = 128  # a guess, where nobody tells
 
 
 class RemoteLogs:
-    def __init__(self, addresses: Sequence[str], *, authorities: bytes | None) -> None:
-        """`authorities`, in PEM, are trusted beside the machine's own."""
-        self._services = [_Service(address, authorities) for address in addresses]
-        self._sources = Sources()
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        tls: TlsWay | None,
+        token: Secret | None = None,
+    ) -> None:
+        """`token` is shown to all."""
+        self._services = [_Service(address, tls, token) for address in addresses]
+        self._sources = Sources(token)
 
     @property
     def is_configured(self) -> bool:
@@ -86,9 +93,10 @@ class RemoteLogs:
 class _Service:
     """One address, and what was heard from there. `take_in` decides what others see of that."""
 
-    def __init__(self, address: str, authorities: bytes | None) -> None:
+    def __init__(self, address: str, tls: TlsWay | None, token: Secret | None) -> None:
         self.address = address
-        self.authorities = authorities
+        self._token = token
+        self.tls = tls
         self.error: CalveError | None = None
         self._ends: LogEnds | None = None
         self._heard: LogEnds | CalveError | None = None
@@ -151,12 +159,10 @@ class _Service:
                     self._heard = ends
 
     def _answer(self) -> LogEnds:
-        from pyarrow import flight
-
         with Translating(self.address):
             if self._client is None:
-                self._client = connect(self.address, self.authorities)
-            options = flight.FlightCallOptions(timeout=_ANSWER_SECONDS)
+                self._client = connect(self.address, self.tls)
+            options = call_options(self._token, _ANSWER_SECONDS)
             results = self._client.do_action(("log.ends", b"{}"), options)
             content = b"".join(each.body.to_pybytes() for each in results)
         return decode(content, LogEnds, what=f"what {self.address} answers")
@@ -183,7 +189,7 @@ class RemoteLog:
             stream_id=binding.stream_id,
             directory="",
             flight=service.address,
-            authorities=service.authorities,
+            tls=service.tls,
         )
         self.begins_at = topic.first_offsets.get(partition, 0)
 

@@ -6,6 +6,7 @@ session. Secrets are only in the second kind, because the first is on a process'
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterable
@@ -35,7 +36,7 @@ _ANSWER_SECONDS_MAX: Final = 30
 _BUSY_TIMEOUT_MS: Final = 60_000
 _LOOPBACK: Final = "127.0.0.1"
 # What settings hide, and what Spark shows besides: a catalog's address may hold a password.
-_REDACTED: Final = rf"{SECRET_WORDS.pattern}|access[.-]?key|\.uri$"
+_REDACTED: Final = rf"{SECRET_WORDS.pattern}|access[.-]?key|\.uri$|://[^/\s:@]*:[^\s?]+@"
 _UNPACKED: Final = "calve-executors"
 _JOINED: Final = {
     "spark.archives": ",",
@@ -98,6 +99,11 @@ def _executors(settings: Settings) -> dict[str, str]:
 def without_secrets(conf: dict[str, str]) -> dict[str, str]:
     """What may stand on a command line."""
     return {key: value for key, value in conf.items() if not looks_secret(key)}
+
+
+def is_redacted(key: str, value: str) -> bool:
+    """Whether Spark is to hide a value, by its name or by what it looks like."""
+    return re.search(_REDACTED, key) is not None or re.search(_REDACTED, value) is not None
 
 
 def kinds_of(settings: Settings) -> frozenset[str]:

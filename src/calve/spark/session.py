@@ -22,13 +22,14 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from calve.errors import Denied, InvalidRequest, Unavailable
-from calve.paths import DataLayout
-from calve.settings import Settings
+from calve.paths import DataLayout, make_private
+from calve.settings import MASK, Settings
 from calve.spark.conf import (
     CATALOG_CLASS,
     ICEBERG_EXTENSIONS,
     catalog_conf,
     is_local,
+    is_redacted,
     kinds_of,
     session_conf,
     without_secrets,
@@ -94,6 +95,9 @@ class LakeSpark:
             with translating_spark() if session is None else _refusing_session():
                 self.session = self._own_session(settings) if session is None else session
                 self._log_in(settings)
+                _hide_secrets(self.session, conf)
+                if session is None:
+                    _forget_others(self.session, conf)
                 for key, value in conf.items():
                     self.session.conf.set(key, value)
         except BaseException:
@@ -121,6 +125,26 @@ class LakeSpark:
         login = shared_login(self.session)
         login.claim(needs)
         self._logout = partial(login.release, needs)
+
+
+def _hide_secrets(session: SparkSession, conf: dict[str, str]) -> None:
+    """Have Spark's event log leave secrets of the catalog out.
+
+    Each job is logged with all that its session has, and what is redacted there is only what the
+    context has, too. So it is told the names.
+    """
+    own = session.sparkContext._jsc.sc().conf()  # noqa: SLF001
+    for key, value in conf.items():
+        if is_redacted(key, value) and not own.contains(key):
+            own.set(key, MASK)
+
+
+def _forget_others(session: SparkSession, conf: dict[str, str]) -> None:
+    """Take what a new session has got of the names that lakes before it have told the context."""
+    prefix = f"{next(iter(conf))}."
+    for key in session.conf.getAll:
+        if key.startswith(prefix) and key not in conf:
+            session.conf.unset(key)
 
 
 def _start(settings: Settings) -> SparkProcess:
@@ -159,7 +183,7 @@ def _started(conf: dict[str, str], log: BinaryIO, *, on_loopback: bool) -> Spark
 def _open_log(path: Path) -> BinaryIO:
     """Several programs may work on one lake; each adds to the log, and it stays bounded."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
         if path.exists() and path.stat().st_size > _LOG_BYTES_MAX:
             os.truncate(path, 0)
         return path.open("ab")

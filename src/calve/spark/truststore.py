@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from calve.errors import InvalidSettings, MissingPart, NotFound
+from calve.paths import make_private
 from calve.settings import Settings
 from calve.spark.java import find_java
 
@@ -40,7 +41,7 @@ def _extended_store(bundle: Path, directory: Path) -> Path:
     digest = hashlib.sha256("".join(certificates).encode()).hexdigest()[:16]
     store = directory / f"truststore-{digest}"
     if not store.exists():
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(directory)
         with tempfile.TemporaryDirectory(dir=directory) as work:
             made = _made_store(certificates, Path(work))
             made.replace(store)

@@ -17,7 +17,7 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
 from calve.errors import CalveError, Denied, InvalidRequest, InvalidSettings, Unavailable
-from calve.settings import mask_url
+from calve.settings import SecretUrl
 
 _PORT: Final = 2379
 _CONNECT_SECONDS_MAX: Final = 5.0
@@ -55,7 +55,7 @@ class EtcdAddress:
             )
         names = hosts.split(",")
         if not all(names):
-            raise InvalidSettings(f"state.dsn: {mask_url(dsn)} names no host", hint=_DSN)
+            raise InvalidSettings(f"state.dsn: {SecretUrl(dsn)} names no host", hint=_DSN)
         files = {name: value for name, value in options.items() if name != "tls"}
         is_secure = options.get("tls", "true" if files else "false") == "true"
         return cls(
@@ -64,7 +64,7 @@ class EtcdAddress:
             user=unquote(user) or None,
             password=unquote(password),
             tls={_TLS_NAMES[name]: value for name, value in files.items()},
-            shown=mask_url(dsn),
+            shown=str(SecretUrl(dsn)),
         )
 
 

@@ -29,7 +29,7 @@ from calve.errors import (
 )
 from calve.postgres import BoundedConnection, connect, said
 from calve.retry import retried
-from calve.settings import RetrySettings, mask_url
+from calve.settings import RetrySettings, SecretUrl
 from calve.state.postgres_format import make_or_check
 from calve.state.recorded import RecordedState
 from calve.state.records import Records, Value
@@ -58,7 +58,7 @@ class PostgresState(RecordedState):
 
     def __init__(self, dsn: str, *, retry: RetrySettings, create: bool = True) -> None:
         self._address, self._schema = _split(dsn)
-        self._shown = mask_url(self._address)
+        self._shown = str(SecretUrl(self._address))
         self._retry = retry
         self._dialect = Dialect(mark="%s", prefix=f"{self._schema}.")
         self._turns = threading.BoundedSemaphore(_CONNECTIONS_MAX)

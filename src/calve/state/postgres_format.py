@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from calve.errors import Conflict, Corruption
 from calve.state.recorded import not_made
-from calve.state.records import COUNTERS, TABLES, Table
+from calve.state.records import COUNTERS, KEYS, TABLES, TOKENS, Table
 from calve.state.sql import Run, listed, quoted
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+_BROUGHT: Final = {2: (TOKENS, KEYS)}  # by the versions after the first
 _APPLICATION: Final = "calve"
 _TYPES: Final = {str: 'TEXT COLLATE "C"', int: "BIGINT", bytes: "BYTEA"}
 
@@ -38,7 +39,9 @@ def make_or_check(run: Run, schema: str, *, create: bool) -> None:
             f"schema {schema} has tables, but not those of Calve's state",
             hint="name another schema in state.dsn, with ?schema=name",
         )
-    _require_version(run(f"SELECT application, version FROM {schema}.format", ()), schema)  # noqa: S608
+    version = _version(run(f"SELECT application, version FROM {schema}.format", ()), schema)  # noqa: S608
+    if version < FORMAT_VERSION:
+        there |= _bring_up_to_date(run, schema, version)
     if missing := wanted - there:
         raise Corruption(
             f"schema {schema} lacks tables of the state: {', '.join(sorted(missing))}",
@@ -46,18 +49,28 @@ def make_or_check(run: Run, schema: str, *, create: bool) -> None:
         )
 
 
-def _require_version(found: list[tuple[Any, ...]], schema: str) -> None:
+def _version(found: list[tuple[Any, ...]], schema: str) -> int:
     if len(found) != 1 or found[0][0] != _APPLICATION or found[0][1] < 1:
         raise Corruption(
             f"the table {schema}.format cannot be read: {found}",
             hint="bring the schema back from a copy of the database",
         )
-    if found[0][1] != FORMAT_VERSION:
+    version: int = found[0][1]
+    if version > FORMAT_VERSION:
         raise Conflict(
-            f"the state in schema {schema} has format {found[0][1]}, this Calve knows "
-            f"{FORMAT_VERSION}",
+            f"the state in schema {schema} has format {version}, this Calve knows {FORMAT_VERSION}",
             hint="a newer Calve wrote it: install that one or a later one",
         )
+    return version
+
+
+def _bring_up_to_date(run: Run, schema: str, version: int) -> set[str]:
+    """Give a state of an older version the tables that came since; their names."""
+    missing = [each for since in range(version + 1, FORMAT_VERSION + 1) for each in _BROUGHT[since]]
+    for table in missing:
+        run(_definition(table, schema), ())
+    run(f"UPDATE {schema}.format SET version = %s", (FORMAT_VERSION,))  # noqa: S608
+    return {table.name for table in missing}
 
 
 def _make(run: Run, schema: str) -> None:

@@ -13,6 +13,7 @@ from calve.errors import CalveError, NotFound, Unavailable
 from calve.model import TableName
 from calve.state import recorded_offsets as offsets
 from calve.state import recorded_work as work
+from calve.state.recorded_access import RecordedAccess
 from calve.state.recorded_offsets import Kept, Published, key_of
 from calve.state.records import APPENDED, ENDED, FLUSHES, KEEPERS, SKIPS, Records, number, text
 from calve.state.store import CommittedOffset, TopicRecord
@@ -27,7 +28,7 @@ _TOPICS: Final = "topics"
 _ORDERS: Final = "orders"
 
 
-class RecordedState(RecordedSubscriptions):
+class RecordedState(RecordedSubscriptions, RecordedAccess):
     """A `State`; see there. Safe to share between threads."""
 
     def create_topic(self, name: TableName, content: bytes) -> TopicRecord | None:

@@ -80,11 +80,14 @@ SUBSCRIBERS: Final = Table("subscribers", _SUBSCRIPTION, {"owner": str, **_LASTI
 GENERATIONS: Final = Table("generations", {"only": int}, {"count": int})
 FOLLOWERS: Final = Table("followers", _FOLLOWER, {"snapshot_id": int, "at_us": int})
 FOLLOWING: Final = Table("following", _FOLLOWER, _LASTING)
+TOKENS: Final = Table("tokens", {"id": str}, {"content": bytes})
+KEYS: Final = Table("signing_keys", {"name": str}, {"content": bytes})
 
 TABLES: Final = (
     *(TOPICS, CHANGES, ENDED, COMMITTED, RESETS, KEEPERS, APPENDED),
     *(LEASES, FLUSHES, SKIPS, PAUSED, PROGRESS, PUBLISHED),
     *(SUBSCRIPTIONS, POSITIONS, SUBSCRIBERS, GENERATIONS, FOLLOWERS, FOLLOWING),
+    *(TOKENS, KEYS),
 )
 # Those whose one record is there from the beginning, and counts from 0.
 COUNTERS: Final = (CHANGES, GENERATIONS)

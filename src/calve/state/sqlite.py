@@ -18,6 +18,7 @@ from uuid import UUID
 import msgspec
 
 from calve.errors import Conflict, Corruption, Unavailable
+from calve.paths import make_private
 from calve.state import recorded_offsets as offsets
 from calve.state.recorded import RecordedState, not_made
 from calve.state.records import Records, Value
@@ -47,7 +48,9 @@ class SqliteState(RecordedState):
         self._lock = threading.Lock()
         self._is_closed = False
         with self._translating():
-            _make_directory(path.parent)
+            make_private(path.parent)
+            if not path.exists():
+                path.touch(_mode(path.parent))
             self._connection = sqlite3.connect(
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
@@ -202,11 +205,9 @@ class SqliteState(RecordedState):
         )
 
 
-def _make_directory(path: Path) -> None:
-    """For its owner alone, and so are those above it that are not there yet."""
-    if not path.exists():
-        _make_directory(path.parent)
-        path.mkdir(0o700, exist_ok=True)
+def _mode(directory: Path) -> int:
+    """For its owner alone, and a group that may write there; SQLite's other files have it too."""
+    return 0o660 if directory.stat().st_mode & 0o020 else 0o600
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:

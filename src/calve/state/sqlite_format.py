@@ -77,8 +77,12 @@ _SUBSCRIPTIONS: Final = (
         taken_us INTEGER NOT NULL, length_us INTEGER NOT NULL,
         PRIMARY KEY (table_name, follower)) WITHOUT ROWID""",
 )
+_ACCESS: Final = (
+    "CREATE TABLE tokens (id TEXT PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE signing_keys (name TEXT PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID",
+)
 # What each version brought.
-_VERSIONS: Final = (_REGISTRY, _PIPELINE, _RESETS, _SUBSCRIPTIONS)
+_VERSIONS: Final = (_REGISTRY, _PIPELINE, _RESETS, _SUBSCRIPTIONS, _ACCESS)
 FORMAT_VERSION: Final = len(_VERSIONS)
 
 

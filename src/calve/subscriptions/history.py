@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from calve.subscriptions.windows import WINDOW_BYTES, windows_of
-from calve.tables.offset_scan import OFFSET, PARTITION
+from calve.tables.columns import OFFSET, PARTITION
 from calve.tables.reading import FileReader
 
 if TYPE_CHECKING:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from calve.audit import Trail, audited
+from calve.audit.actions import SUBSCRIPTIONS
 from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.model import TableName
 from calve.state import SubscriptionName
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 _LEASE_SECONDS_MIN: Final = 0.1
 
 
+@audited(SUBSCRIPTIONS)
 class Subscriptions:
     """Safe to share between threads. A topic's name is written as everywhere else."""
 
@@ -37,6 +40,7 @@ class Subscriptions:
         open_state: Callable[[], State] | None = None,
     ) -> None:
         """`open_reading` is given a topic's name, a start and the options of a reader."""
+        self._trail = Trail.of(settings)
         self._open_reading = open_reading
         self._open_state = open_state or (lambda: state_of(settings))
 
@@ -70,14 +74,17 @@ class Subscriptions:
             reading = self._open_reading(named.topic, at, **options)
             opened.callback(reading.close)
             if not known:
+                self._require_room(state, named)
                 _create(state, named, reading)
             opened.pop_all()
         return Subscription(
             named, state=state, reading=reading, lease_seconds=lease_seconds, resume=resume
         )
 
-    def list(self, topic: str | None = None) -> list[SubscriptionStatus]:
-        """All of them, or a topic's, by topic and name.
+    def list(
+        self, topic: str | None = None, *, is_seen: Callable[[TableName], bool] = lambda _: True
+    ) -> list[SubscriptionStatus]:
+        """All of them, or a topic's, by topic and name; `is_seen` chooses among the topics.
 
         Those of a topic that is gone are there too; NotFound if there never was one.
         """
@@ -86,7 +93,7 @@ class Subscriptions:
             found = state.subscriptions(name)
             if name is not None and not found:
                 TopicRegistry(state).topic(name)
-            names = sorted(each.name for each in found)
+            names = sorted(each.name for each in found if is_seen(each.name.topic))
             ends = {each: self._ends_of(state, each) for each in {name.topic for name in names}}
             return [self._status(state, each, ends[each.topic]) for each in names]
 
@@ -124,6 +131,9 @@ class Subscriptions:
         with self._state() as state:
             if not state.delete_subscription(named):
                 raise unknown(state, named)
+
+    def _require_room(self, state: State, name: SubscriptionName) -> None:
+        """Whether there may be one more; only a service bounds its tenants."""
 
     @contextmanager
     def _state(self) -> Iterator[State]:

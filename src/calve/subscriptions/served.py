@@ -18,6 +18,7 @@ from calve.subscriptions.shared import Fanout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from calve.access.limits import TenantLimits
     from calve.settings import Settings
     from calve.state import State
     from calve.subscriptions.place import Place
@@ -37,6 +38,7 @@ class ServedSubscriptions(Subscriptions):
         catalog: Callable[[], LakeCatalog],
         *,
         bells: Bells | None = None,
+        limits: TenantLimits | None = None,
     ) -> None:
         """`bells` are those of the log that this process writes."""
         self._memory = HistoryMemory(settings.reader.memory_bytes_max, clock=SystemClock())
@@ -46,6 +48,7 @@ class ServedSubscriptions(Subscriptions):
             age_seconds=settings.reader.poll_interval_ms / 1000,
         )
         self._shared_state = open_state(settings)
+        self._limits = limits
         self._lock = threading.Lock()
         self._consumers: dict[tuple[SubscriptionName, int], Subscription] = {}
         super().__init__(
@@ -57,6 +60,23 @@ class ServedSubscriptions(Subscriptions):
     def read(self, topic: str, start: Start, **options: Any) -> Reading:
         """Rows of a topic, without a subscription."""
         return self._fanout.read(TableName.parse(topic), start, **options)
+
+    def seat(self, topic: str) -> Callable[[], None]:
+        """Room for one more stream of the topic's tenant; what is returned gives it back."""
+        limits, tenant = self._limits, TableName.parse(topic).tenant
+        if limits is None:
+            return lambda: None
+        limits.enter_stream(tenant)
+        return lambda: limits.leave_stream(tenant)
+
+    def _require_room(self, state: State, name: SubscriptionName) -> None:
+        if self._limits is not None and self._limits.limit(name.topic.tenant).subscriptions_max:
+            held = [
+                each
+                for each in state.subscriptions()
+                if each.name.topic.tenant == name.topic.tenant
+            ]
+            self._limits.require_subscription(name.topic.tenant, len(held))
 
     def enter(self, consumer: Subscription, token: int) -> None:
         """Note who has a subscription here, so that acknowledgements find him.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import pyarrow.compute as pc
 
 from calve.errors import InvalidRequest
-from calve.tables.offset_scan import OFFSET, PARTITION
+from calve.tables.columns import OFFSET, PARTITION
 from calve.tables.reading import FileReader
 from calve.tables.snapshots import as_utc, parse_moment
 from calve.tables.topic_tables import INGESTED_AT

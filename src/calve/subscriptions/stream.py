@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from calve.subscriptions.place import Place
@@ -37,13 +38,19 @@ class RowStream:
         begin = parse_start(start)
         place = Place.parse(resume) if resume is not None else None
         self._reading: Reading | None = None
-        if name is None:
-            begin = begin if place is None else place.positions
-            self._reading = subscriptions.read(topic, begin, **options)
-        else:
-            self._consumer = subscriptions.open(
-                topic, name, begin, lease_seconds=lease_seconds, resume=place, **options
-            )
+        # Also given back by one that nobody closes, as its client went before it began.
+        self._let_go = weakref.finalize(self, subscriptions.seat(topic))
+        try:
+            if name is None:
+                begin = begin if place is None else place.positions
+                self._reading = subscriptions.read(topic, begin, **options)
+            else:
+                self._consumer = subscriptions.open(
+                    topic, name, begin, lease_seconds=lease_seconds, resume=place, **options
+                )
+        except BaseException:
+            self._let_go()
+            raise
 
     @property
     def schema(self) -> pa.Schema:
@@ -69,6 +76,7 @@ class RowStream:
         return batch
 
     def close(self) -> None:
+        self._let_go()
         if self._consumer is not None:
             self._subscriptions.leave(self._consumer)
         self._source.close()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from calve.audit import audited
+from calve.audit.actions import PIPELINE
 from calve.errors import InvalidRequest
 from calve.model import TableName
 from calve.topics.lag import PipelineStatus, pipeline_status
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from calve.audit import Trail
     from calve.clock import Clock
     from calve.state import State
     from calve.topics.lag import PartitionLag
@@ -34,6 +37,7 @@ class Skip(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
+@audited(PIPELINE)
 class PipelineControl:
     """Safe to share between threads if what opens readers is."""
 
@@ -43,12 +47,15 @@ class PipelineControl:
         open_reader: Callable[[], AbstractContextManager[LogReader | None]],
         *,
         clock: Clock,
+        trail: Trail,
     ) -> None:
         """`open_reader` gives a reader of this machine's log, or None where there is none."""
         self._state = state
         self._registry = TopicRegistry(state, clock=clock)
         self._open_reader = open_reader
         self._clock = clock
+        self._trail = trail
+        self.audit_subject = "*"  # unless a topic is named
 
     def status(self, topic: str | None = None) -> PipelineStatus:
         topic_id = None if topic is None else self._registry.topic(TableName.parse(topic)).id

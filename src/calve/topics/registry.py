@@ -6,7 +6,7 @@ happens, so that none is lost. A topic is bound to streams of logs by whoever ta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -93,13 +93,17 @@ class TopicRegistry:
     def _record(self, name: TableName) -> TopicRecord:
         record = self._state.topic(name)
         if record is None:
-            known = [str(each.name) for each in self._state.topics(name.tenant)]
-            raise NotFound(
-                f"there is no topic {name}{meant(str(name), known)}",
-                hint="`calve topic list` shows them all",
-                context={"topic": str(name)},
-            )
+            raise no_topic(name, [str(each.name) for each in self._state.topics(name.tenant)])
         return record
+
+
+def no_topic(name: TableName, known: Sequence[str] = ()) -> NotFound:
+    """For one that is not there, or that whoever asks is not to know of."""
+    return NotFound(
+        f"there is no topic {name}{meant(str(name), known)}",
+        hint="`calve topic list` shows them all",
+        context={"topic": str(name)},
+    )
 
 
 def _require_same(present: Topic, wanted: Topic) -> Topic:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 import msgspec
 
+from calve.audit import audited
+from calve.audit.actions import DEAD_LETTERS
 from calve.errors import Conflict, InvalidRequest, NotFound
 from calve.ingest.dead_letters.letters import LetterScan, letter_of, list_letters
 from calve.ingest.dead_letters.original import shown
@@ -24,8 +26,9 @@ from calve.ingest.dead_letters.views import (
     Selection,
     require_meant,
 )
+from calve.tables.columns import OFFSET, PARTITION
 from calve.tables.dead_letters import INGESTED_AT, find_dead_letter_table
-from calve.tables.offset_scan import OFFSET, PARTITION, offset_runs
+from calve.tables.offset_scan import offset_runs
 from calve.tables.positions import committed_positions
 from calve.tables.runs import Runs
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
 
+    from calve.audit import Trail
     from calve.ingest.intake import Intake
     from calve.model import TableName
     from calve.tables.catalog import LakeCatalog
@@ -41,6 +45,7 @@ _DISCARDED_MAX: Final = 1_000_000
 _COLUMNS: Final = (PARTITION, OFFSET, INGESTED_AT, "reason", "content_type", "original")
 
 
+@audited(DEAD_LETTERS)
 class DeadLetters:
     """The rows that a topic could not take, which lie in `<topic>__dead_letters`."""
 
@@ -50,17 +55,27 @@ class DeadLetters:
         topic: TableName,
         intake: Callable[[], Intake],
         require_topic: Callable[[TableName], object],
+        *,
+        trail: Trail,
     ) -> None:
         """Only a replay asks for the intake; `require_topic` says if there is none of a name."""
         self._open_catalog = catalog
         self._topic = topic.by_user()
         self._intake = intake
         self._require_topic = require_topic
+        self._trail = trail
+        self.audit_subject = str(self._topic)
 
     @classmethod
     def of(cls, intake: Intake, topic: TableName) -> DeadLetters:
         """Those of a service."""
-        return cls(lambda: intake.catalog, topic, lambda: intake, intake.topics.topic)
+        return cls(
+            lambda: intake.catalog,
+            topic,
+            lambda: intake,
+            intake.topics.topic,
+            trail=intake.audit,
+        )
 
     @property
     def _catalog(self) -> LakeCatalog:

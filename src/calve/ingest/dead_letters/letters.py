@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from calve.ingest.dead_letters.selection import Matcher
 from calve.ingest.dead_letters.views import Letter, LetterList, ReasonCount
+from calve.tables.columns import OFFSET, PARTITION
 from calve.tables.dead_letters import INGESTED_AT
-from calve.tables.offset_scan import OFFSET, PARTITION, offset_files
+from calve.tables.offset_scan import offset_files
 from calve.tables.reading import FileReader
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.compute as pc
 
 from calve.ingest.dead_letters.rounds import Chunk
-from calve.tables.offset_scan import OFFSET, PARTITION
+from calve.tables.columns import OFFSET, PARTITION
 from calve.tables.ranges import RANGES_MAX, Ranges
 
 if TYPE_CHECKING:

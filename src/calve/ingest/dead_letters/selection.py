@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from calve.errors import InvalidRequest
 from calve.ingest.dead_letters.views import OFFSET_MAX, Filters, Selection
+from calve.tables.columns import OFFSET, PARTITION
 from calve.tables.dead_letters import INGESTED_AT
-from calve.tables.offset_scan import OFFSET, PARTITION
 from calve.tables.runs import Runs
 from calve.tables.snapshots import parse_moment
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 if TYPE_CHECKING:
+    from calve.access import Caller, Need
     from calve.ingest.intake import Intake
 
 
@@ -17,10 +18,19 @@ class Named(msgspec.Struct, frozen=True):
     topic: str
 
 
-class Action(NamedTuple):
-    """`act` gets the topic, parsed; of an action that need not name one, None."""
+class Asked(NamedTuple):
+    """What an action works on: `name` is the topic, in the caller's reach; None without one."""
 
+    intake: Intake
+    caller: Caller
+    name: Any
+
+
+class Action(NamedTuple):
+    """`scope` is that of the token that it takes; `is_named`, unless its body names no topic."""
+
+    scope: Need
     body: type[Any]
-    act: Callable[[Intake, Any, Any], Any]
+    act: Callable[[Asked, Any], Any]
     description: str
     is_named: bool = True

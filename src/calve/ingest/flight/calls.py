@@ -7,10 +7,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from calve.errors import Overloaded, Unavailable
+from calve.ingest.addresses import host_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
+    from calve.access import Caller
     from calve.clock import Clock
     from calve.settings.tree import IngestSettings
 
@@ -34,11 +37,12 @@ class Peer:
 class Call:
     """One call. A context manager; `outstanding` answers are still owed on it."""
 
-    __slots__ = ("_calls", "is_busy", "outstanding", "peer", "touched_at")
+    __slots__ = ("_calls", "caller", "is_busy", "outstanding", "peer", "touched_at")
 
-    def __init__(self, calls: Calls, peer: Peer, now: float) -> None:
+    def __init__(self, calls: Calls, peer: Peer, caller: Caller, now: float) -> None:
         self._calls = calls
         self.peer = peer
+        self.caller = caller
         self.touched_at = now
         self.outstanding = 0
         self.is_busy = False  # then it is not idle, however long nothing happens
@@ -90,8 +94,8 @@ class Calls:
         with self._lock:
             self._entered -= 1
 
-    def open(self, address: str) -> Call:
-        """A call of a client, at `address` as gRPC spells it."""
+    def open(self, address: str, caller: Caller) -> Call:
+        """A call of a client, at `address` as it is spelt here."""
         host = host_of(address)
         with self._lock:
             if self._by_host[host] >= self._per_client_max:
@@ -102,10 +106,17 @@ class Calls:
             self._by_host[host] += 1
             peer = self._peers.setdefault(address, Peer(address))
             peer.calls += 1
-            call = Call(self, peer, self.now())
+            call = Call(self, peer, caller, self.now())
             self._open.add(call)
         call.delivered()
         return call
+
+    def revoked(self, is_valid: Callable[[Caller], bool]) -> set[str]:
+        """The addresses of those whose callers have lost the right to go on, and all of them."""
+        callers: dict[str, list[Caller]] = {}
+        for call in self.opened():
+            callers.setdefault(call.peer.address, []).append(call.caller)
+        return {address for address, each in callers.items() if not any(map(is_valid, each))}
 
     def close(self, call: Call) -> None:
         host = host_of(call.peer.address)
@@ -129,10 +140,6 @@ class Calls:
         with self._lock:
             for address in [a for a, p in self._peers.items() if not p.calls and a not in present]:
                 del self._peers[address]
-
-
-def host_of(address: str) -> str:
-    return address.rpartition(":")[0]
 
 
 def stopping() -> Unavailable:

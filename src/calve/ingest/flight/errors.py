@@ -21,6 +21,7 @@ from calve.errors import (
     InvalidRequest,
     MissingPart,
     NotFound,
+    Unauthenticated,
     Unavailable,
     UnknownOutcome,
 )
@@ -64,6 +65,7 @@ _STATUSES: Final[tuple[tuple[type[CalveError], type[Exception]], ...]] = (
     (Conflict, _InvalidArgument),
     (Unavailable, flight.FlightUnavailableError),
     (Fenced, flight.FlightUnavailableError),
+    (Unauthenticated, flight.FlightUnauthenticatedError),
     (Denied, flight.FlightUnauthorizedError),
     (UnknownOutcome, flight.FlightTimedOutError),
 )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from calve.errors import Conflict, InvalidRequest, NotFound
-from calve.model import TableName
 from calve.protocol import Frames, LogRange
 from calve.topics.fit import arrow_stream
 from calve.topics.log_rows import PLACE_FIELDS, LogRows, placed
@@ -17,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
+    from calve.access import Caller
     from calve.ingest.intake import Intake
+    from calve.model import TableName
     from calve.topics.topic import Topic
     from calve.wal import Entry
 
@@ -28,9 +29,9 @@ _GATHERED_FRAMES: Final = 1_024
 class Range:
     """What a ticket asks for, checked: its schema, and its batches when they are asked for."""
 
-    def __init__(self, intake: Intake, wanted: LogRange) -> None:
+    def __init__(self, intake: Intake, wanted: LogRange, caller: Caller) -> None:
         self._intake = intake
-        self._name = TableName.parse(wanted.topic)
+        self._name = caller.topic(wanted.topic)
         if wanted.partition not in {None, intake.partition}:
             raise NotFound(
                 f"partition {wanted.partition} of {self._name} is not here: this service has "

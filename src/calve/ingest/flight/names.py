@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyarrow import flight
 
 from calve.errors import InvalidRequest
 from calve.model import TableName
 
+if TYPE_CHECKING:
+    from calve.access import Caller
 
-def topic_of(descriptor: Any) -> TableName:
-    """The topic that a descriptor names: [tenant, dataset, name], or [name]."""
+
+def topic_of(descriptor: Any, caller: Caller) -> TableName:
+    """The topic that a descriptor names to a caller: [tenant, dataset, name], or [name]."""
     path = descriptor.path or []
     if descriptor.descriptor_type != flight.DescriptorType.PATH or len(path) not in {1, 3}:
         raise InvalidRequest(
             "the descriptor names no topic",
-            hint="its path is [tenant, dataset, name], or [name] in the default dataset",
+            hint="its path is [tenant, dataset, name], or [name] in one's own dataset",
         )
     try:
         parts = [part.decode() for part in path]
     except UnicodeDecodeError as error:
         raise InvalidRequest("the descriptor's path is not UTF-8") from error
-    return TableName(*parts) if len(parts) == 3 else TableName.parse(parts[0])
+    if len(parts) == 1:
+        return caller.topic(parts[0])
+    name = TableName(*parts)
+    caller.require_seen(name)
+    return name
 
 
 def descriptor_of(name: TableName) -> Any:

@@ -52,7 +52,8 @@ class PutStream:
     ) -> None:
         self._intake = intake
         self._admission = intake.admission
-        self._client = call.peer.address
+        self._client = call.caller.share(call.peer.address)
+        self._caller = call.caller
         self._name = speaker.name
         self._speaker = speaker
         self._call = call
@@ -125,6 +126,7 @@ class PutStream:
         self._call.delivered(content_bytes, batch.num_columns)
         if self._call.is_ending:
             raise stopping()
+        self._intake.doorkeeper.recheck(self._caller)
         if content_bytes > self._bytes_max:
             pa.default_memory_pool().release_unused()  # a small message may have become large
             raise InvalidRequest(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from calve.ingest.answering import facts_of
-from calve.ingest.flight.calls import host_of, stopping
+from calve.ingest.flight.calls import stopping
 from calve.protocol.queries import FACTS
 from calve.query.queries import Question
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from calve.access import Caller
     from calve.ingest.flight.calls import Call
     from calve.ingest.intake import Intake
     from calve.protocol.queries import QueryTicket
@@ -26,16 +27,24 @@ _PIECE_BYTES: Final = 1 << 20
 class FlightAnswer:
     """The answer to a ticket, worked out as far as its columns."""
 
-    def __init__(self, intake: Intake, wanted: QueryTicket, context: Any) -> None:
-        client = host_of(context.peer())
-        question = Question(wanted.sql, wanted.parameters, wanted.fresh, client, wanted.tenant)
-        self._answer = intake.queries.ask(question, context.is_cancelled)
+    def __init__(self, intake: Intake, wanted: QueryTicket, caller: Caller, context: Any) -> None:
+        question = Question(
+            wanted.sql,
+            wanted.parameters,
+            wanted.fresh,
+            caller.share(caller.address),
+            wanted.tenant,
+            caller,
+        )
+        is_valid = intake.doorkeeper.is_valid
+        self._is_over = lambda: context.is_cancelled() or not is_valid(caller)
+        self._answer = intake.queries.ask(question, self._is_over)
         facts = msgspec.json.encode(facts_of(self._answer))
         self.schema: pa.Schema = self._answer.schema.with_metadata({FACTS: facts})
 
-    def batches(self, context: Any, call: Call) -> Iterator[pa.RecordBatch]:
+    def batches(self, _: Any, call: Call) -> Iterator[pa.RecordBatch]:
         call.is_busy = True
-        for batch in self._answer.batches(context.is_cancelled):
+        for batch in self._answer.batches(self._is_over):
             # Arrow copies a message on its way to the client.
             step = max(1, batch.num_rows * _PIECE_BYTES // max(1, batch.nbytes))
             for start in range(0, batch.num_rows, step):

@@ -12,14 +12,19 @@ import pyarrow as pa
 from calve.clock import SystemClock
 from calve.errors import Unavailable
 from calve.ingest.certificate import certificate_of
+from calve.ingest.connections import Connections
+from calve.ingest.crowd import Door
 from calve.ingest.flight.calls import Calls
-from calve.ingest.flight.connections import Connections
+from calve.ingest.flight.former import FormerServices
+from calve.ingest.flight.handover import hand_over
 from calve.ingest.flight.service import Service
+from calve.ingest.flight.turns import Turns
 from calve.ingest.flight.watch import Watch
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from calve.ingest.certificate import Certificate
     from calve.ingest.intake import Intake
     from calve.settings import Settings
 
@@ -38,7 +43,9 @@ class FlightServer:
         self._intake = intake
         self._settings = (settings or intake.settings).ingest
         self._calls = Calls(self._settings, SystemClock())
+        self._turns = Turns()
         self._service: Service | None = None
+        self._changing = threading.Lock()
         self._url = ""
 
     @property
@@ -52,47 +59,85 @@ class FlightServer:
         Unavailable if the address is taken. Takes no signals; the caller stops it.
         """
         settings = self._settings
-        address = (settings.host, settings.flight_port)
         certificate = certificate_of(settings)
-        tls = [(certificate.cert, certificate.key)] if certificate else None
+        self._service = self._listening(settings.flight_port, certificate)
+        self._port: int = self._service.port
+        self._connections = Connections(self._port)
+        self._former = FormerServices(self._connections)
+        self._door = Door(self._port, _Peers(self._calls), settings)
+        self._intake.crowd.watch(self._door)
+        is_valid = self._intake.doorkeeper.is_valid
+        self._watch = Watch(settings, self._calls, self._connections, is_valid)
+        scheme = "grpc+tls" if certificate else "grpc"
+        self._url = f"{scheme}://{_bracketed(settings.host)}:{self._port}"
+        return self._url
+
+    def _listening(self, port: int, certificate: Certificate | None) -> Service:
+        host = self._settings.host
+        address = (_bracketed(host), port)
         try:
-            self._service = Service(address, self._intake, self._calls, tls=tls)
+            return Service(address, self._intake, self._calls, self._turns, certificate=certificate)
         except (pa.ArrowException, OSError) as error:
             raise Unavailable(
-                f"cannot listen on {settings.host}:{settings.flight_port} for Flight",
+                f"cannot listen on {host}:{port} for Flight",
                 hint="another process may have the port: choose ingest.flight_port, 0 for any",
             ) from error
-        self._connections = Connections(self._service.port)
-        self._watch = Watch(settings, self._calls, self._connections)
-        scheme = "grpc+tls" if tls else "grpc"
-        self._url = f"{scheme}://{_bracketed(settings.host)}:{self._service.port}"
-        return self._url
+
+    def renew(self, certificate: Certificate) -> None:
+        """Show this certificate to whoever connects; who is connected stays, and notices nothing.
+
+        Unavailable where that cannot be done while the server runs.
+        """
+        with self._changing:
+            before = self._service
+            if before is None:
+                return
+            service = self._listening(0, certificate)
+            peers: set[str] = set()
+            try:
+                hand_over(
+                    self._port,
+                    service.port,
+                    between=lambda: peers.update(self._connections.addresses()),
+                )
+            except Unavailable:
+                service.shutdown()
+                raise
+            self._service = service
+            self._former.add(before, peers)
 
     def stop(self, grace_seconds: float = 10) -> None:
         """Take nothing more in, send the answers that are due, end all streams; again is nothing.
 
         The intake is to be closed after this, not before. Who waits for a flush is sent away.
         """
-        service, self._service = self._service, None
+        with self._changing:
+            service, self._service = self._service, None
         if service is None:
             return
+        self._intake.crowd.leave(self._door)
         self._calls.is_closing = True
         deadline = time.monotonic() + grace_seconds
         while self._owes_answers() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         time.sleep(_LEAVING_SECONDS)
-        self._end(service)
+        self._end([service, *self._former.close()])
         self._watch.close()
 
-    def _end(self, service: Service) -> None:
+    def _end(self, services: list[Service]) -> None:
         """Shut what is open until gRPC has ended; a call that waits in us may take longer."""
-        ending = threading.Thread(target=service.shutdown, name="calve-flight-end", daemon=True)
-        ending.start()
+        endings = [
+            threading.Thread(target=each.shutdown, name="calve-flight-end", daemon=True)
+            for each in services
+        ]
+        for ending in endings:
+            ending.start()
         deadline = time.monotonic() + _END_SECONDS
-        while ending.is_alive() and time.monotonic() < deadline:
+        while any(each.is_alive() for each in endings) and time.monotonic() < deadline:
             # Again, because gRPC may have taken one more connection meanwhile.
             self._connections.shut()
-            ending.join(_SHUT_SECONDS)
+            for ending in endings:
+                ending.join(_SHUT_SECONDS / len(endings))
 
     def _owes_answers(self) -> bool:
         return any(call.outstanding for call in self._calls.opened())
@@ -103,6 +148,19 @@ class FlightServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class _Peers:
+    """Whoever made a call that was let in; the watch lets go of those that are gone."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def addresses(self) -> set[str]:
+        return set(self._calls.peers())
+
+    def forget(self, gone: set[str]) -> None:
+        pass
 
 
 def _bracketed(host: str) -> str:

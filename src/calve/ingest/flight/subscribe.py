@@ -8,6 +8,7 @@ one schema: it ends where the rows get other columns, for the client to go on in
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -20,6 +21,7 @@ from calve.subscriptions.stream import RowStream
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from calve.access import Caller
     from calve.ingest.flight.calls import Call
     from calve.ingest.intake import Intake
     from calve.protocol.streams import StreamTicket
@@ -34,13 +36,14 @@ _Sent = tuple[pa.RecordBatch, bytes]
 class FlightStream:
     """What a ticket asks for, opened; `batches` closes it."""
 
-    def __init__(self, intake: Intake, wanted: StreamTicket) -> None:
+    def __init__(self, intake: Intake, wanted: StreamTicket, caller: Caller) -> None:
+        self._recheck = partial(intake.doorkeeper.recheck, caller)
         self._now = intake.clock.monotonic
         self._said_at: float | None = None
         self._place = ""  # that was told last
         self._stream = RowStream(
             intake.subscriptions,
-            wanted.topic,
+            str(caller.topic(wanted.topic)),
             wanted.subscription,
             start=wanted.start,
             resume=wanted.resume,
@@ -59,6 +62,7 @@ class FlightStream:
             while not context.is_cancelled():
                 if call.is_ending:
                     raise stopping()
+                self._recheck()
                 batch = stream.poll(_LOOK_SECONDS)
                 if batch is None and stream.is_done:
                     yield self._lives(is_over="end")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-from calve.ingest.flight.action import Action, Named
-
-if TYPE_CHECKING:
-    from calve.ingest.intake import Intake
-    from calve.model import TableName
+from calve.ingest.flight.action import Action, Asked, Named
+from calve.ingest.listing import seen_subscriptions
 
 
 class Listing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,62 +29,66 @@ class Moved(One, frozen=True, forbid_unknown_fields=True):
     to: str
 
 
-def list_all(intake: Intake, _: TableName | None, body: Listing) -> Any:
-    return [each.document() for each in intake.subscriptions.list(body.topic)]
+def list_all(asked: Asked, body: Listing) -> Any:
+    topic = None if body.topic is None else asked.caller.topic(body.topic)
+    found = seen_subscriptions(asked.intake, asked.caller, topic)
+    return [each.document() for each in found]
 
 
-def describe(intake: Intake, _: TableName, body: One) -> Any:
-    return intake.subscriptions.describe(body.topic, body.subscription).document()
+def describe(asked: Asked, body: One) -> Any:
+    return asked.intake.subscriptions.describe(str(asked.name), body.subscription).document()
 
 
-def acknowledge(intake: Intake, _: TableName, body: Acknowledged) -> Any:
+def acknowledge(asked: Asked, body: Acknowledged) -> Any:
     # Whoever only takes rows in need not load what reads tables.
     from calve.subscriptions.place import Place
 
     place = Place.parse(body.place)
-    return {"counts": intake.subscriptions.acknowledge(body.topic, body.subscription, place)}
+    return {
+        "counts": asked.intake.subscriptions.acknowledge(str(asked.name), body.subscription, place)
+    }
 
 
-def seek(intake: Intake, _: TableName, body: Moved) -> Any:
+def seek(asked: Asked, body: Moved) -> Any:
     from calve.subscriptions.start import parse_start
 
     to = parse_start(body.to)
-    return intake.subscriptions.seek(body.topic, body.subscription, to).document()
+    return asked.intake.subscriptions.seek(str(asked.name), body.subscription, to).document()
 
 
-def reset(intake: Intake, _: TableName, body: One) -> Any:
-    return intake.subscriptions.reset(body.topic, body.subscription).document()
+def reset(asked: Asked, body: One) -> Any:
+    return asked.intake.subscriptions.reset(str(asked.name), body.subscription).document()
 
 
-def delete(intake: Intake, _: TableName, body: One) -> Any:
-    intake.subscriptions.delete(body.topic, body.subscription)
-    return {"topic": body.topic, "name": body.subscription, "deleted": True}
+def delete(asked: Asked, body: One) -> Any:
+    asked.intake.subscriptions.delete(str(asked.name), body.subscription)
+    return {"topic": str(asked.name), "name": body.subscription, "deleted": True}
 
 
 SUBSCRIPTION_ACTIONS: Final[Mapping[str, Action]] = {
     "subscription.list": Action(
-        Listing, list_all,
+        "subscribe", Listing, list_all,
         'Subscriptions and how far behind they are; without a topic, all: {"topic": "events"}',
         is_named=False,
     ),
     "subscription.describe": Action(
-        One, describe,
+        "subscribe", One, describe,
         'Where one is, and who has it: {"topic": "events", "subscription": "billing"}',
     ),
     "subscription.ack": Action(
-        Acknowledged, acknowledge,
+        "subscribe", Acknowledged, acknowledge,
         'Be done with all up to a place: {"topic": "events", "subscription": "a", "place": "…"}',
     ),
     "subscription.seek": Action(
-        Moved, seek,
+        "subscribe", Moved, seek,
         'Go on elsewhere: {"topic": "events", "subscription": "billing", "to": "latest"}',
     ),
     "subscription.reset": Action(
-        One, reset,
+        "subscribe", One, reset,
         'Begin with the first row: {"topic": "events", "subscription": "billing"}',
     ),
     "subscription.delete": Action(
-        One, delete,
+        "subscribe", One, delete,
         'Forget it: {"topic": "events", "subscription": "billing"}',
     ),
 }  # fmt: skip

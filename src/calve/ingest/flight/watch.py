@@ -1,4 +1,6 @@
-"""The thread that ends what the Flight server itself would not: idle streams, oversized messages.
+"""The thread that ends what the Flight server itself would not.
+
+Idle streams, oversized messages, and those who may no longer go on and say nothing.
 
 gRPC has a message in memory before anybody sees it. So the watch compares what a connection has
 received with what arrived of it as whole messages, and shuts one that is more than a request may
@@ -15,14 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from calve.access import Caller
+    from calve.ingest.connections import Connections
     from calve.ingest.flight.calls import Calls, Peer
-    from calve.ingest.flight.connections import Connections
     from calve.ingest.tcp_info import Traffic
     from calve.settings.tree import IngestSettings
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 0.05
 _IDLE_LOOKS: Final = 10  # in the time after which a stream is idle
+_REVOKED_LOOK_SECONDS: Final = 1.0
 _GROWN_BYTES: Final = 8 << 20
 _AHEAD_BYTES: Final = 16 << 20  # what gRPC reads ahead, and its own framing
 _STATM: Final = Path("/proc/self/statm")
@@ -53,7 +59,16 @@ class _Seen:
 
 
 class Watch:
-    def __init__(self, settings: IngestSettings, calls: Calls, connections: Connections) -> None:
+    def __init__(
+        self,
+        settings: IngestSettings,
+        calls: Calls,
+        connections: Connections,
+        is_valid: Callable[[Caller], bool],
+    ) -> None:
+        """`is_valid` says whether a caller may go on."""
+        self._is_valid = is_valid
+        self._revoked: set[str] = set()
         self._request_bytes_max = settings.request_bytes_max
         self._idle_seconds = settings.idle_seconds_max
         self._calls = calls
@@ -70,7 +85,11 @@ class Watch:
 
     def _run(self) -> None:
         idle_look_at = self._calls.now()
+        revoked_look_at = idle_look_at
         while not self._is_ending.wait(_LOOK_SECONDS):
+            if self._calls.now() >= revoked_look_at:
+                revoked_look_at = self._calls.now() + _REVOKED_LOOK_SECONDS
+                self._end_revoked()
             if self._has_grown():
                 self._end_oversized()
             if self._calls.now() >= idle_look_at:
@@ -111,6 +130,11 @@ class Watch:
         # A call of which nothing came is not among them: its connection is silent.
         silent = {a for a, t in traffic.items() if t.silent_ms > self._idle_seconds * 1_000}
         self._end((idle | silent) - kept, "nothing happened on it for ingest.idle_seconds_max")
+
+    def _end_revoked(self) -> None:
+        """A stream that goes on finds out by itself, and says so: the next look is early enough."""
+        before, self._revoked = self._revoked, self._calls.revoked(self._is_valid)
+        self._end(before & self._revoked, "its token is revoked, or over")
 
     def _end(self, addresses: set[str], reason: str) -> None:
         if addresses and self._connections.shut(addresses):

@@ -26,11 +26,12 @@ from calve.query.formats import write_rows
 from calve.query.rows import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from typing import Any
 
     from starlette.types import Receive, Scope, Send
 
+    from calve.access import Caller
     from calve.query.queries import Answer, Queries, Question
 
 _log: Final = logging.getLogger(__name__)
@@ -46,8 +47,17 @@ Piece: TypeAlias = bytes | CalveError | None
 class AnswerWriter(io.RawIOBase):
     """Works a question out in a thread of its own, and hands its bytes to the event loop."""
 
-    def __init__(self, queries: Queries, question: Question, kind: str) -> None:
+    def __init__(
+        self,
+        queries: Queries,
+        question: Question,
+        kind: str,
+        *,
+        is_valid: Callable[[Caller], bool],
+    ) -> None:
+        """`is_valid` says whether whoever asked still may."""
         super().__init__()
+        self._is_valid = is_valid
         self._queries = queries
         self._question = question
         self._kind = kind
@@ -78,7 +88,7 @@ class AnswerWriter(io.RawIOBase):
 
     def _run(self) -> None:
         try:
-            answer = self._queries.ask(self._question, self._is_gone.is_set)
+            answer = self._queries.ask(self._question, self._is_over)
             self.headers = _headers(answer)
             self._write(answer)
             self._send()
@@ -91,13 +101,16 @@ class AnswerWriter(io.RawIOBase):
 
     def _write(self, answer: Answer) -> None:
         def stream() -> pa.RecordBatchReader:
-            batches = answer.batches(self._is_gone.is_set)
+            batches = answer.batches(self._is_over)
             return pa.RecordBatchReader.from_batches(answer.schema, batches)
 
         try:
             write_rows(Rows(stream), self, self._kind)  # type: ignore[arg-type]
         finally:
             answer.close()
+
+    def _is_over(self) -> bool:
+        return self._is_gone.is_set() or not self._is_valid(self._question.caller)
 
     def _send(self) -> None:
         piece, self._buffer = bytes(self._buffer), bytearray()

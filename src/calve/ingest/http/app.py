@@ -1,4 +1,4 @@
-"""The application: each request through the gate, past the guard, to its handler, and answered.
+"""The application: each request through the gate, past guard and doorkeeper, and answered.
 
 Whatever happens, the answer is the handler's or a problem; no traceback leaves this module. A
 WebSocket takes the same way, and is refused like any request until it is open.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
-from functools import cached_property
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property, partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -20,10 +21,11 @@ from starlette.routing import Match, Route
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from calve.errors import CalveError, Unavailable
-from calve.ingest.http.guard import Guard
+from calve.ingest.http.callers import admit, known_caller
 from calve.ingest.http.openapi import docs_page, openapi
 from calve.ingest.http.problems import MEDIA_TYPE, Refusal, headers_of, plain_problem
 from calve.ingest.http.upload import Upload
+from calve.ingest.recording import HTTP_ACTIONS, recording_door
 from calve.ingest.refusals import RETRY_AFTER_MS, as_refusal
 from calve.protocol import problem_of
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
     from starlette.types import Receive, Scope, Send
 
+    from calve.ingest.http.guard import Guard
     from calve.ingest.http.operation import Operation
     from calve.ingest.http.service import Service
     from calve.ingest.http.sockets import SocketStream
@@ -45,10 +48,10 @@ Made = TypeVar("Made")
 class App:
     """An ASGI application over the route table."""
 
-    def __init__(self, service: Service, operations: Sequence[Operation], host: str) -> None:
+    def __init__(self, service: Service, operations: Sequence[Operation], guard: Guard) -> None:
         self._service = service
         self._operations = operations
-        self._guard = Guard(host)
+        self._guard = guard
         self._routes: list[tuple[Route, Mapping[str, Operation]]] = []
         for path in dict.fromkeys(operation.path for operation in operations):
             methods = {each.method: each for each in operations if each.path == path}
@@ -152,6 +155,24 @@ class App:
                 f"use {allowed}",
                 headers={"Allow": allowed},
             )
+        with self._recording(request, operation):
+            return await self._handled(request, operation)
+
+    def _recording(self, request: Request, operation: Operation) -> AbstractContextManager[None]:
+        action = HTTP_ACTIONS.get((operation.method, operation.path))
+        if action is None:
+            return nullcontext()
+        who = partial(known_caller, request)
+        subject = ".".join(request.path_params.values())
+        return recording_door(self._service.intake, who, "http", action, subject)
+
+    async def _handled(self, request: Request, operation: Operation) -> Response:
+        try:
+            await admit(self._service, request, operation.scope)
+        except CalveError as error:
+            if operation.refused is None:
+                raise
+            return operation.refused(as_refusal(error), request)
         return await operation.handler(self._service, request)
 
     async def _opened(self, socket: WebSocket) -> Response | SocketStream:
@@ -163,6 +184,7 @@ class App:
             raise Refusal(
                 HTTPStatus.NOT_FOUND, f"there is no WebSocket at {socket.url.path!r}", "see /docs"
             )
+        await admit(self._service, socket, operation.scope)
         return await operation.socket(self._service, socket)
 
     def _methods(self, connection: HTTPConnection) -> Mapping[str, Operation]:

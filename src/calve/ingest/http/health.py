@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from calve.errors import Unavailable
+from calve.ingest.http.callers import caller_of
 from calve.ingest.http.service import Service, answer
 from calve.ingest.http.views import Health, Status, TopicProblem
 from calve.ingest.refusals import RETRY_AFTER_MS
@@ -14,21 +15,24 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-
-async def show_status(service: Service, request: Request) -> Response:  # noqa: ARG001
-    return answer(await service.in_thread(_status, service))
+    from calve.access import Caller
 
 
-def _status(service: Service) -> Status:
+async def show_status(service: Service, request: Request) -> Response:
+    return answer(await service.in_thread(_status, service, caller_of(request)))
+
+
+def _status(service: Service, caller: Caller) -> Status:
     intake = service.intake
     return Status(
         version=version("calve"),
         partition=intake.partition,
         log_id=intake.log.log_id,
-        topics=len(intake.topics.list()),
+        topics=len(caller.among(intake.topics.list(caller.only_tenant))),
         problems=[
             TopicProblem(topic=str(name), detail=error.message, hint=error.hint)
             for name, error in intake.problems.items()
+            if caller.sees(name)
         ],
         stopped=intake.stopped.message if intake.stopped else None,
         requests=service.gate.inside_count,

@@ -10,17 +10,22 @@ from typing import Any, Final
 
 import msgspec
 
+from calve.access import ANY, OPEN
 from calve.ingest.http.operation import Content, Operation, Parameter
 from calve.ingest.http.problems import MEDIA_TYPE
 from calve.protocol import Problem
 
 _REF: Final = "#/components/schemas/{name}"
+_BEARER: Final = "token"
 _WITH_BODY: Final = frozenset({"POST", "PATCH"})
 # What a request can meet whatever it asks for: a web page, a stop, an error of ours.
 _ALWAYS: Final = (403, 500, 503)
+# And where a token is needed.
+_BY_TOKEN: Final = (401, 429)
 MEANINGS: Final = {
     400: "the request cannot be read",
-    403: "it comes from a web page",
+    401: "a token is needed, and none was sent that counts",
+    403: "the token has not the scope, or it comes from a web page",
     404: "there is no such topic, or its rows are no longer in the log",
     406: "none of the accepted types is offered",
     408: "the body did not arrive in time",
@@ -53,7 +58,17 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
             "description": "Rows and messages into topics, durable when they are acknowledged.",
         },
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                _BEARER: {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token that `calve token create` made, where "
+                    "`auth.required` is set; the words behind it are its scopes.",
+                }
+            },
+        },
     }
 
 
@@ -72,7 +87,8 @@ def _operation(operation: Operation, found: dict[str, Any]) -> dict[str, Any]:
         for answer in operation.answers
     }
     problem = (Content(MEDIA_TYPE, Problem),)
-    for status in sorted({*operation.problems, *_ALWAYS}):
+    by_token = () if operation.scope == OPEN else _BY_TOKEN
+    for status in sorted({*operation.problems, *_ALWAYS, *by_token}):
         answers[str(status)] = _described(MEANINGS[status], problem, found)
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             answers[str(status)]["headers"] = {
@@ -83,6 +99,10 @@ def _operation(operation: Operation, found: dict[str, Any]) -> dict[str, Any]:
         "summary": operation.summary,
         "responses": answers,
     }
+    if operation.scope != OPEN:
+        # Without `auth.required` no token is looked at: so it may as well be missing.
+        scopes = [] if operation.scope == ANY else [operation.scope]
+        entry["security"] = [{_BEARER: scopes}, {}]
     if operation.tells:
         entry["description"] = operation.tells
     if operation.parameters:
@@ -123,6 +143,7 @@ def docs_page(operations: Sequence[Operation]) -> str:
     for operation in operations:
         parts.append(f"<h2><code>{operation.method} {escape(operation.path)}</code></h2>")
         parts.append(f"<p>{escape(operation.summary)}. {escape(operation.tells)}</p>")
+        parts.append(f"<p>Scope: <code>{operation.scope}</code></p>")
         parts.append(_table(operation))
     return "\n".join([*parts, "</main>", ""])
 

@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.websockets import WebSocket
 
+    from calve.access import Need
+    from calve.errors import CalveError
     from calve.ingest.http.service import Service
     from calve.ingest.http.sockets import SocketStream
 
 Handler: TypeAlias = "Callable[[Service, Request], Awaitable[Response]]"
+Refused: TypeAlias = "Callable[[CalveError, Request], Response]"
 SocketHandler: TypeAlias = "Callable[[Service, WebSocket], Awaitable[SocketStream]]"
 
 
@@ -47,6 +50,7 @@ class Answer:
 class Operation:
     method: str
     path: str
+    scope: Need  # of the token that it takes; there is no default, so that nobody forgets it
     handler: Handler
     summary: str
     answers: tuple[Answer, ...]
@@ -54,4 +58,5 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()
     body: tuple[Content, ...] = ()
     socket: SocketHandler | None = None  # for whoever asks for a WebSocket instead
+    refused: Refused | None = None  # how whoever is not let in is told, if not as a problem
     problems: tuple[int, ...] = ()  # those of its own; OpenAPI adds what every request can meet

@@ -8,6 +8,7 @@ from calve.ingest.formats.json_rows import JSON
 from calve.ingest.http.operation import Answer, Content, Operation, Parameter
 
 if TYPE_CHECKING:
+    from calve.access import Need
     from calve.ingest.http.operation import Handler
 
 _NAME: Final = "[a-z](?:[a-z0-9]|_(?=[a-z0-9])){0,62}"
@@ -51,6 +52,7 @@ def asked(
     handler: Handler,
     summary: str,
     *,
+    scope: Need,
     gives: tuple[str, object],
     parameters: tuple[Parameter, ...] = (),
     **rest: Any,
@@ -64,6 +66,7 @@ def asked(
     return Operation(
         method=method,
         path=path,
+        scope=scope,
         handler=handler,
         summary=summary,
         answers=(Answer(200, meaning, json_of(form)),),

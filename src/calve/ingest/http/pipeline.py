@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from calve.ingest import directing
+from calve.ingest.http.callers import caller_of
 from calve.ingest.http.service import Service, answer
 from calve.ingest.http.views import PauseOrder, SkipOrder
 
@@ -14,20 +16,34 @@ if TYPE_CHECKING:
 
 async def show_pipeline(service: Service, request: Request) -> Response:
     topic = request.query_params.get("topic")
-    return answer(await service.in_thread(service.intake.pipeline.status, topic))
+    caller = caller_of(request)
+    return answer(await service.in_thread(directing.pipeline_status, service.intake, caller, topic))
 
 
 async def pause_pipeline(service: Service, request: Request) -> Response:
     order = await service.document(request, PauseOrder)
-    return answer(await service.in_thread(service.intake.pipeline.pause, order.topic))
+    caller = caller_of(request)
+    return answer(
+        await service.in_thread(directing.pause_pipeline, service.intake, caller, order.topic)
+    )
 
 
 async def resume_pipeline(service: Service, request: Request) -> Response:
     order = await service.document(request, PauseOrder)
-    return answer(await service.in_thread(service.intake.pipeline.resume, order.topic))
+    caller = caller_of(request)
+    return answer(
+        await service.in_thread(directing.resume_pipeline, service.intake, caller, order.topic)
+    )
 
 
 async def skip_rows(service: Service, request: Request) -> Response:
     order = await service.document(request, SkipOrder)
-    control = service.intake.pipeline
-    return answer(await service.in_thread(control.skip, order.topic, order.to, order.partition))
+    done = await service.in_thread(
+        directing.skip_rows,
+        service.intake,
+        caller_of(request),
+        order.topic,
+        order.to,
+        order.partition,
+    )
+    return answer(done)

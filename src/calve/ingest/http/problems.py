@@ -6,9 +6,11 @@ import math
 from http import HTTPStatus
 from typing import Final
 
+from calve.ingest.http.protection import HEADERS
 from calve.protocol import Problem
 
 MEDIA_TYPE: Final = "application/problem+json"
+CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="calve"'}
 
 
 def plain_problem(status: HTTPStatus, detail: str, hint: str | None = None) -> Problem:
@@ -17,18 +19,25 @@ def plain_problem(status: HTTPStatus, detail: str, hint: str | None = None) -> P
 
 
 def headers_of(problem: Problem) -> dict[str, str]:
-    if problem.retry_after_ms is None:
-        return {}
-    return {"Retry-After": str(math.ceil(problem.retry_after_ms / 1000))}
+    headers = {}
+    if problem.retry_after_ms is not None:
+        headers["Retry-After"] = str(math.ceil(problem.retry_after_ms / 1000))
+    if problem.status == HTTPStatus.UNAUTHORIZED:
+        headers.update(CHALLENGE)
+    return headers
 
 
 def raw_response(problem: Problem) -> bytes:
     """For a connection whose request could not be read."""
     body = problem.encoded()
-    head = (
-        f"HTTP/1.1 {problem.status} {problem.title}\r\ncontent-type: {MEDIA_TYPE}\r\n"
-        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    )
+    headers = {
+        "content-type": MEDIA_TYPE,
+        "content-length": str(len(body)),
+        "connection": "close",
+        **HEADERS,
+    }
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+    head = f"HTTP/1.1 {problem.status} {problem.title}\r\n{''.join(lines)}\r\n"
     return head.encode("ascii") + body
 
 

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from calve.ingest.addresses import spelt
 from calve.ingest.http.peer import Peer
+from calve.ingest.http.places import Places
 from calve.ingest.http.problems import plain_problem, raw_response
 
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -30,9 +32,10 @@ class _HeadTooLarge(Exception):
 class BoundedProtocol(HttpToolsProtocol):
     """One connection. A head that is too slow or too large ends it with an answer."""
 
-    def __init__(self, *args: Any, limits: ConnectionLimits, **named: Any) -> None:
+    def __init__(self, *args: Any, limits: ConnectionLimits, places: Places, **named: Any) -> None:
         super().__init__(*args, **named)
         self._limits = limits
+        self._places = places
         self._timer: asyncio.TimerHandle | None = None
         self._is_in_body = False
         self._is_refused = False
@@ -41,18 +44,23 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._limits.connections_max:
+        if self.client is not None:
+            self._places.known.add(spelt(*self.client))
+        is_full = len(self.connections) > self._limits.connections_max
+        if is_full and not self._places.free_one():
             self._refuse(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"{self._limits.connections_max} are open already (ingest.http_connections_max)",
                 "close some, or use one for many requests",
             )
         else:
+            self._places.idle(transport)
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._places.busy(self.transport)
         self._stop_timer()
         super().connection_lost(exc)
 
@@ -83,8 +91,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._received_bytes = 0
         self._is_in_body = True
+        self._places.busy(self.transport)
         Peer(self.transport, self.loop, self._limits.silent_seconds_max).enter(self.scope)
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing() and self.cycle.response_complete:
+            self._places.idle(self.transport)
 
     def on_message_complete(self) -> None:
         self._is_in_body = False

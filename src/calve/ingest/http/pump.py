@@ -80,14 +80,19 @@ class Pump(Generic[Piece]):
         peer: Peer,
         is_stopping: Callable[[], bool],
         ended: Callable[[], None],
+        recheck: Callable[[], None],
     ) -> None:
-        """`stream` is closed, and `ended` called, when nobody reads any more."""
+        """`stream` is closed, and `ended` called, when nobody reads any more.
+
+        `recheck` raises when the client may read no longer.
+        """
         self.problem: CalveError | None = None  # by which the stream ended
         self._stream = stream
         self._form = form
         self._peer = peer
         self._lives_seconds = min(_LIVES_SECONDS, peer.silent_seconds_max / _SIGNS)
         self._is_stopping = is_stopping
+        self._recheck = recheck
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Piece | None] = asyncio.Queue(_AHEAD_MAX)
         self._is_gone = threading.Event()
@@ -125,6 +130,7 @@ class Pump(Generic[Piece]):
         told: Place | None = None
         said_at = time.monotonic()
         while not self._has_left() and not self._is_stopping():
+            self._recheck()
             batch = self._stream.poll(_LOOK_SECONDS)
             place = self._stream.place
             if batch is not None:

@@ -9,6 +9,7 @@ from calve.errors import CalveError, NotFound
 from calve.ingest.formats.arrow_rows import ARROW
 from calve.ingest.formats.csv_rows import CSV
 from calve.ingest.formats.json_rows import JSON, NDJSON
+from calve.ingest.http.callers import caller_of
 from calve.ingest.http.headers import wanted_type
 from calve.ingest.http.service import Service, answer, choice
 from calve.protocol.queries import QueryList, QueryOrder, QueryView
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from calve.access import Caller
     from calve.ingest.intake import Intake
     from calve.query.queries import QueryStatus
 
@@ -42,10 +44,12 @@ async def run_query(service: Service, request: Request) -> Response:
     kind = kind or next(name for name, each in TYPES.items() if each == media_type)
     order = await service.document(request, QueryOrder)
     queries = await service.in_thread(lambda: service.intake.queries)
-    client = request.client.host if request.client else ""
-    question = Question(order.sql, order.parameters, order.fresh, client, order.tenant)
+    caller = caller_of(request)
+    client = caller.share(request.client.host if request.client else "")
+    question = Question(order.sql, order.parameters, order.fresh, client, order.tenant, caller)
     gone = asyncio.ensure_future(disconnected(request.scope["calve.upload"].receive))
-    writer = AnswerWriter(queries, question, kind)
+    is_valid = service.intake.doorkeeper.is_valid
+    writer = AnswerWriter(queries, question, kind, is_valid=is_valid)
     try:
         first = await either(writer.next(), gone)
     except BaseException:
@@ -58,14 +62,14 @@ async def run_query(service: Service, request: Request) -> Response:
     return AnswerResponse(writer, first, media_type)
 
 
-async def list_queries(service: Service, _: Request) -> Response:
-    found = await service.in_thread(_listed, service.intake)
+async def list_queries(service: Service, request: Request) -> Response:
+    found = await service.in_thread(_listed, service.intake, caller_of(request))
     return answer(QueryList(queries=[_view(each) for each in found]))
 
 
 async def show_query(service: Service, request: Request) -> Response:
     wanted = request.path_params["id"]
-    found = await service.in_thread(_listed, service.intake)
+    found = await service.in_thread(_listed, service.intake, caller_of(request))
     for each in found:
         if each.id == wanted:
             return answer(_view(each))
@@ -74,11 +78,13 @@ async def show_query(service: Service, request: Request) -> Response:
 
 async def cancel_query(service: Service, request: Request) -> Response:
     wanted = request.path_params["id"]
-    return answer(_view(await service.in_thread(lambda: service.intake.queries.cancel(wanted))))
+    tenant = caller_of(request).only_tenant
+    found = await service.in_thread(lambda: service.intake.queries.cancel(wanted, tenant))
+    return answer(_view(found))
 
 
-def _listed(intake: Intake) -> list[QueryStatus]:
-    return intake.queries.list()
+def _listed(intake: Intake, caller: Caller) -> list[QueryStatus]:
+    return intake.queries.list(caller.only_tenant)
 
 
 def _view(status: QueryStatus) -> QueryView:

@@ -25,6 +25,7 @@ QUERIES: Final = (
     Operation(
         method="POST",
         path="/v1/query",
+        scope="query",
         handler=queries.run_query,
         summary="Ask in SQL",
         tells="One SELECT over all tables and topics, which changes nothing. With `fresh`, the "
@@ -59,6 +60,7 @@ QUERIES: Final = (
     Operation(
         method="GET",
         path="/v1/queries",
+        scope="query",
         handler=queries.list_queries,
         summary="List the queries that are under way",
         answers=(Answer(200, "the queries", json_of(QueryList)),),
@@ -66,6 +68,7 @@ QUERIES: Final = (
     Operation(
         method="GET",
         path="/v1/queries/{id}",
+        scope="query",
         handler=queries.show_query,
         summary="Show a query that is under way",
         parameters=(_ID,),
@@ -75,6 +78,7 @@ QUERIES: Final = (
     Operation(
         method="DELETE",
         path="/v1/queries/{id}",
+        scope="query",
         handler=queries.cancel_query,
         summary="Cancel a query",
         parameters=(_ID,),

@@ -34,6 +34,7 @@ from calve.ingest.http.operation import Answer, Content, Operation, Parameter
 from calve.ingest.http.parameters import CHANGING, TOPIC, asked, header, json_of, ordered, query
 from calve.ingest.http.query_routes import QUERIES
 from calve.ingest.http.subscription_routes import SUBSCRIPTIONS
+from calve.ingest.http.tokens import TOKENS
 from calve.ingest.http.views import (
     Appended,
     Health,
@@ -78,6 +79,7 @@ _ROWS: Final = (
     Operation(
         method="POST",
         path="/v1/topics/{topic}/rows",
+        scope="produce",
         handler=producing.produce_rows,
         summary="Append rows to a topic",
         tells="All rows or none, at offsets without a gap. The answer comes when they are durable. "
@@ -106,6 +108,7 @@ _ROWS: Final = (
     Operation(
         method="GET",
         path="/v1/topics/{topic}/rows",
+        scope="subscribe",
         handler=reading.read_rows,
         summary="Read rows from the log",
         tells="Only what is durable and still in the log; older rows are in the table. Offsets of "
@@ -145,6 +148,7 @@ _ROWS: Final = (
     Operation(
         method="POST",
         path="/v1/topics/{topic}/messages",
+        scope="produce",
         handler=messages.produce_messages,
         summary="Append messages to a topic of messages",
         tells="A body of any content type is the payload of one message, and its type is kept. "
@@ -173,6 +177,7 @@ _TOPICS: Final = (
         "GET /v1/topics",
         topics.list_topics,
         "List all topics",
+        scope="any",
         gives=("the topics", TopicList),
         parameters=(query("tenant", "those of one tenant only", type="string"),),
         problems=(400,),
@@ -180,6 +185,7 @@ _TOPICS: Final = (
     Operation(
         method="POST",
         path="/v1/topics",
+        scope="admin",
         handler=topics.create_topic,
         summary="Create a topic",
         tells="The same request again finds the topic that it made.",
@@ -194,6 +200,7 @@ _TOPICS: Final = (
         "GET /v1/topics/{topic}",
         topics.describe_topic,
         "Describe a topic",
+        scope="any",
         gives=("the topic, its offsets and counts", TopicDetails),
         problems=(400, 404, 409),
     ),
@@ -201,6 +208,7 @@ _TOPICS: Final = (
         "PATCH /v1/topics/{topic}",
         topics.alter_topic,
         "Alter a topic",
+        scope="admin",
         takes=TopicPatch,
         gives=("the topic as it is now", TopicView),
     ),
@@ -208,6 +216,7 @@ _TOPICS: Final = (
         "DELETE /v1/topics/{topic}",
         topics.delete_topic,
         "Delete a topic",
+        scope="admin",
         gives=("the topic as it was", TopicView),
         tells="Its rows in the log go with it; its table, if there is one, stays.",
         problems=(400, 404, 409),
@@ -216,6 +225,7 @@ _TOPICS: Final = (
         "POST /v1/topics/{topic}/flush",
         topics.flush_topic,
         "Wait until all acknowledged rows are in the table",
+        scope="produce",
         gives=("they are", Offsets),
         parameters=(
             query(
@@ -239,6 +249,7 @@ _DEAD_LETTERS: Final = (
         "GET /v1/topics/{topic}/dead-letters",
         dead_letters.list_dead_letters,
         "List the rows that a topic could not take",
+        scope="admin",
         gives=("the dead letters", LetterList),
         tells="How many there are, by reason, then the first of them by offset. Everything that "
         "is given must hold.",
@@ -263,6 +274,7 @@ _DEAD_LETTERS: Final = (
         "POST /v1/topics/{topic}/dead-letters/replay",
         dead_letters.replay_dead_letters,
         "Send dead letters to their topic again",
+        scope="admin",
         takes=Wish,
         gives=("what became of them", Replayed),
         tells="Each lands once, also if the request is sent again. As many as one commit removes: "
@@ -274,6 +286,7 @@ _DEAD_LETTERS: Final = (
         "POST /v1/topics/{topic}/dead-letters/discard",
         dead_letters.discard_dead_letters,
         "Discard dead letters",
+        scope="admin",
         takes=Wish,
         gives=("how many are gone", Discarded),
         tells="It is recorded that they were removed on purpose. Unless `is_done`, send the same "
@@ -283,6 +296,7 @@ _DEAD_LETTERS: Final = (
     Operation(
         method="GET",
         path="/v1/topics/{topic}/dead-letters/{offset}",
+        scope="admin",
         handler=dead_letters.show_dead_letter,
         summary="Show one dead letter",
         tells="As `application/octet-stream`, what was sent, byte for byte.",
@@ -322,6 +336,7 @@ _PIPELINE: Final = (
         "GET /v1/pipeline",
         pipeline.show_pipeline,
         "How far tables are behind the log",
+        scope="admin",
         gives=("the pipeline", PipelineStatus),
         tells="Of each topic's partitions, the worst first: what waits, the last commit, the last "
         "error and when the next try is.",
@@ -332,6 +347,7 @@ _PIPELINE: Final = (
         "POST /v1/pipeline/pause",
         pipeline.pause_pipeline,
         "Leave a topic alone, or all of them",
+        scope="admin",
         takes=PauseOrder,
         gives=("it is left alone from the next cycle on", PipelineStatus),
         tells="Rows go on being taken in, and wait in the log.",
@@ -341,6 +357,7 @@ _PIPELINE: Final = (
         "POST /v1/pipeline/resume",
         pipeline.resume_pipeline,
         "Go on with a topic, or with all of them",
+        scope="admin",
         takes=PauseOrder,
         gives=("it goes on with the next cycle", PipelineStatus),
         tells="Without a topic, also with those that were paused alone.",
@@ -350,6 +367,7 @@ _PIPELINE: Final = (
         "POST /v1/pipeline/skip",
         pipeline.skip_rows,
         "Send rows that do not get into their table to the dead letters",
+        scope="admin",
         takes=SkipOrder,
         gives=("the order is kept, and followed in the next cycle", Skip),
         tells="Those before the offset `to` that are in no table yet.",
@@ -362,29 +380,34 @@ _SERVICE: Final = (
         "GET /v1/status",
         health.show_status,
         "How the service is",
+        scope="admin",
         gives=("what it works on", Status),
     ),
     asked(
         "GET /health/live",
         health.show_live,
         "Whether the process answers",
+        scope="open",
         gives=("it does", Health),
     ),
     asked(
         "GET /health/ready",
         health.show_ready,
         "Whether rows are taken in",
+        scope="open",
         gives=("they are", Health),
     ),
     asked(
         "GET /openapi.json",
         show_openapi,
         "This document",
+        scope="open",
         gives=("OpenAPI 3.1", {"type": "object"}),
     ),
     Operation(
         method="GET",
         path="/docs",
+        scope="open",
         handler=show_docs,
         summary="This document for people",
         answers=(Answer(200, "a page", (Content("text/html", {"type": "string"}),)),),
@@ -398,5 +421,6 @@ OPERATIONS: Final = (
     *_DEAD_LETTERS,
     *QUERIES,
     *_PIPELINE,
+    *TOKENS,
     *_SERVICE,
 )

@@ -12,12 +12,17 @@ import uvicorn
 
 from calve.errors import Unavailable
 from calve.ingest.certificate import certificate_of
+from calve.ingest.crowd import Door
 from calve.ingest.http.app import App
+from calve.ingest.http.guard import Guard
 from calve.ingest.http.paths import WholeSegments
+from calve.ingest.http.places import Places
+from calve.ingest.http.protection import Protected
 from calve.ingest.http.protocol import BoundedProtocol, ConnectionLimits
 from calve.ingest.http.routes import OPERATIONS
 from calve.ingest.http.service import Service
 from calve.ingest.http.socket_protocol import BoundedSocket
+from calve.ingest.http.tls import RenewedContext
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,13 +44,15 @@ _PINGS: Final = 3  # in the time that a connection may be silent
 class HttpServer:
     """Serves one intake, which stays the caller's. A context manager: started, then stopped."""
 
+    _app: ClassVar[type[App]] = App
     _operations: ClassVar[Sequence[Operation]] = OPERATIONS
     _port_setting: ClassVar[str] = "http_port"
 
     def __init__(self, intake: Intake, settings: Settings | None = None) -> None:
         """Without settings, those of the intake."""
         self._intake = intake
-        self._settings = (settings or intake.settings).ingest
+        self._whole = settings or intake.settings
+        self._settings = self._whole.ingest
         self._thread: threading.Thread | None = None
         self._running: _Running | None = None
         self._url: str | None = None
@@ -68,13 +75,17 @@ class HttpServer:
         listening = _listening(self._settings, self._port_setting)
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         scheme = "https" if certificate else "http"
-        self._url = f"{scheme}://{host}:{listening.getsockname()[1]}"
+        port = listening.getsockname()[1]
+        self._url = f"{scheme}://{host}:{port}"
         service = Service(self._intake, self._settings)
-        app = App(service, self._operations, self._settings.host)
-        self._running = _Running(service, app, listening, certificate)
+        app = self._app(service, self._operations, Guard(self._whole))
+        protected = Protected(app, self._settings.host, has_tls=certificate is not None)
+        self._running = _Running(service, protected, listening, certificate)
         self._thread = threading.Thread(target=self._running.run, name="calve-http", daemon=True)
         self._thread.start()
         self._running.wait_started(self._thread)
+        self._door = Door(port, self._running.places.known, self._settings)
+        self._intake.crowd.watch(self._door)
         return self._url
 
     def stop(self, grace_seconds: float = 10) -> None:
@@ -86,8 +97,14 @@ class HttpServer:
         if self._running is None or self._thread is None or self._is_stopped:
             return
         self._is_stopped = True
+        self._intake.crowd.leave(self._door)
         self._running.stop(grace_seconds)
         self._thread.join()
+
+    def renew(self, certificate: Certificate) -> None:
+        """Show this certificate to whoever connects; who is connected stays."""
+        if self._running is not None and not self._is_stopped:
+            self._running.renew(certificate)
 
     def __enter__(self) -> Self:
         self.start()
@@ -103,7 +120,7 @@ class _Running:
     def __init__(
         self,
         service: Service,
-        app: App,
+        app: Protected,
         listening: socket.socket,
         certificate: Certificate | None,
     ) -> None:
@@ -119,7 +136,10 @@ class _Running:
             connections_max=settings.http_connections_max,
             silent_seconds_max=silent_seconds,
         )
-        protocol: Any = partial(BoundedProtocol, limits=limits)
+        self.places = Places()
+        protocol: Any = partial(BoundedProtocol, limits=limits, places=self.places)
+        self._tls = None if certificate is None else RenewedContext.of(certificate)
+        tls: Any = {} if self._tls is None else {"ssl_context_factory": lambda *_: self._tls}
         socket_protocol: Any = partial(BoundedSocket, silent_seconds_max=silent_seconds)
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -133,10 +153,9 @@ class _Running:
                 access_log=False,
                 server_header=False,
                 backlog=_BACKLOG,
-                ssl_certfile=certificate.cert_file if certificate else None,
-                ssl_keyfile=certificate.key_file if certificate else None,
                 timeout_keep_alive=idle_seconds,  # type: ignore[arg-type]
                 timeout_graceful_shutdown=1,
+                **tls,
             )
         )
 
@@ -166,6 +185,10 @@ class _Running:
     def stop(self, grace_seconds: float) -> None:
         assert self._loop is not None
         asyncio.run_coroutine_threadsafe(self._drain(grace_seconds), self._loop)
+
+    def renew(self, certificate: Certificate) -> None:
+        if self._tls is not None:
+            self._tls.current = certificate.context()
 
     async def _drain(self, grace_seconds: float) -> None:
         try:

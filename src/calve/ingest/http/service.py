@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -16,11 +17,11 @@ from starlette.responses import Response
 from calve.errors import CalveError, InvalidRequest, UnknownOutcome
 from calve.ingest.formats import decompressed
 from calve.ingest.formats.types import TypesCache
+from calve.ingest.http.callers import caller_of
 from calve.ingest.http.gate import Gate
 from calve.ingest.http.headers import encoding_of, identity_of
 from calve.ingest.http.pump import Streams
 from calve.ingest.refusals import as_refusal
-from calve.model import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from calve.ingest.admission import Admitted
     from calve.ingest.http.upload import Upload
     from calve.ingest.intake import Intake
+    from calve.model import TableName
     from calve.settings.tree import IngestSettings
     from calve.wal import Acknowledgement, PendingAppend
     from calve.wal.payload import Part
@@ -67,14 +69,16 @@ class Service:
     ) -> Result:
         """Do what would hold up the event loop."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, partial(work, *given, **named))
+        # What is done there is done by whoever sent the request.
+        run = partial(copy_context().run, work, *given, **named)
+        return await loop.run_in_executor(self._threads, run)
 
     async def body(
         self, request: Request, *, bytes_max: int | None = None
     ) -> tuple[bytes, Admitted]:
         """The request's bytes as they came, and what was admitted for them."""
         upload: Upload = request.scope["calve.upload"]
-        client = request.client.host if request.client else ""
+        client = caller_of(request).share(request.client.host if request.client else "")
         return await upload.read(
             self.intake.admission,
             client,
@@ -111,6 +115,8 @@ class Service:
     ) -> tuple[PendingAppend, Found]:
         encoding = encoding_of(request.headers)
         producer, sequence = identity_of(request.headers)
+        if self.intake.limits is not None:
+            self.intake.limits.require_room(name.tenant)  # before its bytes are read
         body, admitted = await self.body(request)
 
         def submit() -> tuple[PendingAppend, Found]:
@@ -176,7 +182,8 @@ def row_count(done: Acknowledgement) -> int:
 
 
 def topic_name(request: HTTPConnection) -> TableName:
-    return TableName.parse(request.path_params["topic"])
+    """The topic of the path, which is in the caller's reach."""
+    return caller_of(request).topic(request.path_params["topic"])
 
 
 def answer(value: msgspec.Struct, status: int = HTTPStatus.OK) -> Response:

@@ -45,6 +45,7 @@ def _streamed(path: str, handler: Handler, summary: str, tells: str) -> Operatio
     return Operation(
         method="GET",
         path=path,
+        scope="subscribe",
         handler=handler,
         socket=subscriptions.open_socket,
         summary=summary,
@@ -70,22 +71,26 @@ SUBSCRIPTIONS: Final = (
     ),
     asked(
         "GET /v1/subscriptions", subscriptions.list_all_subscriptions, "List all subscriptions",
+        scope="subscribe",
         gives=("the subscriptions, by topic and name", SubscriptionList),
     ),
     asked(
         "GET /v1/topics/{topic}/subscriptions", subscriptions.list_subscriptions,
         "List a topic's subscriptions",
+        scope="subscribe",
         gives=("the subscriptions", SubscriptionList),
         problems=(400, 404),
     ),
     asked(
         f"GET {_ONE}", subscriptions.describe_subscription, "Show where a subscription is",
+        scope="subscribe",
         gives=("the subscription", SubscriptionView),
         problems=(400, 404),
     ),
     asked(
         f"DELETE {_ONE}", subscriptions.delete_subscription,
         "Forget a subscription and its progress",
+        scope="subscribe",
         tells="A consumer that has it is told so.",
         gives=("the subscription as it was", SubscriptionView),
         problems=(400, 404),
@@ -102,6 +107,7 @@ SUBSCRIPTIONS: Final = (
     ordered(
         f"POST {_ONE}/ack", subscriptions.acknowledge_events,
         "Acknowledge everything up to an event",
+        scope="subscribe",
         tells="Durable when it is answered. 409 if another consumer has the subscription by now.",
         takes=Acknowledge,
         gives=("whether it counts", Acknowledged),
@@ -109,6 +115,7 @@ SUBSCRIPTIONS: Final = (
     ordered(
         f"POST {_ONE}/seek", subscriptions.seek_subscription,
         "Have a subscription go on from another place",
+        scope="subscribe",
         tells="Whoever has it: what was sent before does not count then.",
         takes=SeekOrder,
         gives=("where it is now", SubscriptionView),
@@ -116,6 +123,7 @@ SUBSCRIPTIONS: Final = (
     asked(
         f"POST {_ONE}/reset", subscriptions.reset_subscription,
         "Have a subscription begin again with the first row",
+        scope="subscribe",
         tells="Also where its topic was deleted and made again.",
         gives=("where it is now", SubscriptionView),
         problems=(400, 404, 409),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.responses import Response
 
+from calve.ingest.http.callers import caller_of
 from calve.ingest.http.headers import wanted_type
 from calve.ingest.http.peer import peer_of
 from calve.ingest.http.pump import Pump
@@ -19,12 +21,14 @@ from calve.ingest.http.views import (
     SubscriptionList,
     SubscriptionView,
 )
+from calve.ingest.listing import seen_subscriptions
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection, Request
     from starlette.websockets import WebSocket
 
     from calve.ingest.http.pump import Form
+    from calve.model import TableName
     from calve.subscriptions import SubscriptionStatus
     from calve.subscriptions.place import Place
     from calve.subscriptions.stream import RowStream
@@ -35,12 +39,12 @@ Piece = TypeVar("Piece")
 _LEASE_SECONDS: Final = 15.0
 
 
-async def list_all_subscriptions(service: Service, request: Request) -> Response:  # noqa: ARG001
-    return await _listed(service, None)
+async def list_all_subscriptions(service: Service, request: Request) -> Response:
+    return await _listed(service, request, None)
 
 
 async def list_subscriptions(service: Service, request: Request) -> Response:
-    return await _listed(service, str(topic_name(request)))
+    return await _listed(service, request, topic_name(request))
 
 
 async def describe_subscription(service: Service, request: Request) -> Response:
@@ -138,6 +142,7 @@ async def _pump(service: Service, request: HTTPConnection, form: Form[Piece]) ->
         peer=peer_of(request.scope),
         is_stopping=lambda: service.gate.is_closing,
         ended=service.streams.leave,
+        recheck=partial(service.intake.doorkeeper.recheck, caller_of(request)),
     )
 
 
@@ -148,8 +153,9 @@ def _opened(service: Service, topic: str, name: str | None, options: dict[str, A
     return RowStream(subscriptions, topic, name, lease_seconds=_LEASE_SECONDS, **options)
 
 
-async def _listed(service: Service, topic: str | None) -> Response:
-    found = await service.in_thread(lambda: service.intake.subscriptions.list(topic))
+async def _listed(service: Service, request: Request, topic: TableName | None) -> Response:
+    caller = caller_of(request)
+    found = await service.in_thread(seen_subscriptions, service.intake, caller, topic)
     return answer(SubscriptionList(subscriptions=[_view(each) for each in found]))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.responses import Response
 
+from calve.ingest.http.callers import caller_of
 from calve.ingest.http.service import Service, answer, number, plain, topic_name
 from calve.ingest.http.views import (
     NewTopic,
@@ -18,7 +19,6 @@ from calve.ingest.http.views import (
     TopicPatch,
     TopicView,
 )
-from calve.model import TableName
 from calve.sources.flushing import behind, not_flushed
 from calve.topics.document import change_of, document_of, spec_of
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from calve.ingest.intake import TopicOffsets
+    from calve.model import TableName
     from calve.topics.topic import Topic, TopicSpec
 
 FLUSH_MS_DEFAULT: Final = 60_000
@@ -35,13 +36,13 @@ _POLL_SECONDS_MAX: Final = 0.25
 
 
 async def list_topics(service: Service, request: Request) -> Response:
+    caller = caller_of(request)
     tenant = request.query_params.get("tenant")
 
     def show() -> TopicList:
         problems = service.intake.problems
-        found = [
-            (_view(topic), problems.get(topic.name)) for topic in service.intake.topics.list(tenant)
-        ]
+        topics = caller.among(service.intake.topics.list(tenant))
+        found = [(_view(topic), problems.get(topic.name)) for topic in topics]
         return TopicList(
             topics=[
                 msgspec.structs.replace(view, problem=error.message if error else None)
@@ -54,7 +55,7 @@ async def list_topics(service: Service, request: Request) -> Response:
 
 async def create_topic(service: Service, request: Request) -> Response:
     wanted = await service.document(request, NewTopic)
-    name = TableName.parse(wanted.name)
+    name = caller_of(request).topic(wanted.name)
     spec = _spec(wanted)
     is_there = await service.in_thread(service.intake.topics.find, name) is not None
     topic = await service.in_thread(service.intake.create_topic, name, spec)
