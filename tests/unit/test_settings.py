@@ -280,6 +280,41 @@ def test_a_password_is_masked_wherever_a_url_holds_it(load: Load, uri: str, secr
 
 
 @pytest.mark.parametrize(
+    ("key", "address"),
+    [
+        ("storage.dsn", "s3://AK:hunter2@bucket/x"),
+        ("storage.dsn", "ss3://AK:hunter2@bucket/x"),
+        ("storage.dsn", "AK:hunter2@bucket/x"),
+        ("storage.endpoint", "http://u:hunter2@store:9000"),
+        ("catalog.uri", "u:hunter2@h/db"),
+        ("catalog.uri", "postgresql//u:hunter2@h/db?next=http://x"),
+        ("state.dsn", "postgresql:/u:hunter2@h/db"),
+        ("pipeline.logs", "grpc+tls://u:hunter2@h:8815"),
+        ("pipeline.logs", "grpc://h:8815,grpc://u:hunter2@h:8816"),
+        ("pipeline.rows_max", "http://u:hunter2@h"),
+    ],
+)
+def test_a_password_in_an_address_is_masked_in_whichever_setting(
+    load: Load, key: str, address: str
+) -> None:
+    try:
+        loaded = load(**{key: address})
+    except InvalidSettings as refused:
+        told = str(refused)
+    else:
+        told = str(rows(loaded))
+        assert "hunter2" in hidden_texts(loaded.settings)
+    assert "hunter2" not in told
+    assert f":{MASK}@" in told
+
+
+@pytest.mark.parametrize("key", ["state.dsn", "catalog.uri"])
+@pytest.mark.parametrize("address", ["postgresql://u@h:5432/db", "u@h:5432/db", "sqlite:////a:b@c"])
+def test_an_address_without_a_password_is_shown_whole(load: Load, key: str, address: str) -> None:
+    assert address in str(rows(load(**{key: address})))
+
+
+@pytest.mark.parametrize(
     "secret", ['pa"ss"word', "back\\slash9", "pässwörd9", "per%cent/9", "with space"]
 )
 def test_a_secret_is_masked_in_every_form_it_is_written_in(secret: str) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from calve.errors import InvalidRequest, InvalidSettings
 from calve.model import TableName
 from calve.paths import local_directory
-from calve.settings.secret import Properties
+from calve.settings.secret import Properties, mask_address
 
 _STORAGE_SCHEMES: Final = ("file", "s3", "memory")
 _NOT_IN_PATHS: Final = frozenset("?#%")
@@ -89,16 +89,17 @@ def _store_problems(dsn: object) -> Iterator[str]:
         return
     scheme, found, _ = str(dsn).partition("://")
     directory = local_directory(str(dsn))
+    told = mask_address(str(dsn))
     if not found or scheme not in _STORAGE_SCHEMES or (directory and not directory.is_absolute()):
         yield (
-            f"storage.dsn: {dsn!r} is not a store; "
+            f"storage.dsn: {told!r} is not a store; "
             "write file:///directory, s3://bucket/prefix/ or memory://"
         )
     if scheme == "s3" and not urlsplit(str(dsn)).netloc:
-        yield f"storage.dsn: {dsn!r} names no bucket; write s3://bucket/prefix/"
+        yield f"storage.dsn: {told!r} names no bucket; write s3://bucket/prefix/"
     if directory and set(str(directory)) & _NOT_IN_PATHS:
         yield (
-            f"storage.dsn: {dsn!r} has one of {' '.join(sorted(_NOT_IN_PATHS))} in it, "
+            f"storage.dsn: {told!r} has one of {' '.join(sorted(_NOT_IN_PATHS))} in it, "
             "which Iceberg's libraries read as parts of a URL; choose another directory"
         )
 

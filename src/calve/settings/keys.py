@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, get_args
 import msgspec
 
 from calve.errors import mask_with
-from calve.settings.secret import Properties, Secret, mask_hidden
+from calve.settings.secret import Properties, Secret, hidden_in, mask_hidden
 from calve.settings.tree import Section, Settings
 
 
@@ -34,6 +34,11 @@ class Key(NamedTuple):
     @property
     def is_secret(self) -> bool:
         return self.holds(Secret)
+
+    @property
+    def is_address(self) -> bool:
+        """Whether it is a plain text into which somebody may write a password all the same."""
+        return self.name in {"storage.dsn", "storage.endpoint", "pipeline.logs"}
 
 
 def _leaves(section: type[Section], prefix: str) -> Iterator[Key]:
@@ -93,10 +98,12 @@ def hide_secrets(settings: Settings) -> None:
 
 def hidden_texts(settings: Settings) -> list[str]:
     """Every piece of text in the settings that nobody may see."""
-    values = (value_of(settings, name) for name in KEYS)
-    return [
-        text
-        for value in values
-        if isinstance(value, Secret | Properties)
-        for text in value.hidden_texts()
-    ]
+    return [text for key in KEYS.values() for text in _hidden_of(key, value_of(settings, key.name))]
+
+
+def _hidden_of(key: Key, value: object) -> tuple[str, ...]:
+    if isinstance(value, Secret | Properties):
+        return value.hidden_texts()
+    if not key.is_address or not isinstance(value, str):
+        return ()
+    return tuple(text for address in value.split(",") for text in hidden_in(address))

@@ -20,7 +20,7 @@ from calve.errors import Denied, InvalidSettings, NotFound
 from calve.paths import DataLayout, directory_url
 from calve.settings.check import contradictions
 from calve.settings.keys import KEYS, SECTIONS, Key, find_key, nearest_key, value_of
-from calve.settings.secret import Properties, Secret, SecretUrl, looks_secret
+from calve.settings.secret import Properties, Secret, SecretUrl, looks_secret, mask_url
 from calve.settings.tree import Section, Settings
 
 CONFIG_NAMES: Final = ("calve.toml", "calve.yaml", "calve.yml")
@@ -133,7 +133,9 @@ def complete(settings: Settings) -> Settings:
 def _refuse(problems: list[str]) -> None:
     if problems:
         raise InvalidSettings(
-            "\n".join(["the settings are not valid", *(f"  {line}" for line in problems)]),
+            "\n".join(
+                ["the settings are not valid", *(f"  {mask_url(line)}" for line in problems)]
+            ),
             hint="`calve config show` lists every key with its value and origin",
         )
 

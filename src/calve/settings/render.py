@@ -9,7 +9,7 @@ import msgspec
 from calve.settings.keys import KEYS, Key, value_of
 from calve.settings.load import LoadedSettings
 from calve.settings.reference import MEANINGS
-from calve.settings.secret import Properties, Secret
+from calve.settings.secret import Properties, Secret, mask_address
 
 
 def shown(value: object) -> object:
@@ -22,7 +22,7 @@ def shown(value: object) -> object:
 def rows(loaded: LoadedSettings) -> list[tuple[str, object, str]]:
     """Every setting: its full name, its value as it may be shown, and where it came from."""
     listed: list[tuple[str, object, str]] = []
-    for name in KEYS:
+    for name, key in KEYS.items():
         value = value_of(loaded.settings, name)
         if isinstance(value, Properties) and value:
             listed.extend(
@@ -30,6 +30,7 @@ def rows(loaded: LoadedSettings) -> list[tuple[str, object, str]]:
                 for part, text in value.masked().items()
             )
         else:
+            value = mask_address(value) if key.is_address and isinstance(value, str) else value
             listed.append((name, shown(value), loaded.origins[name]))
     return listed
 

@@ -25,8 +25,11 @@ _NOT_SECRET: Final = re.compile(r"(?i)-?(?:uri|url|provider|enabled|type|expires
 _URL_PASSWORD: Final = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^/\s:@]*):(?P<secret>[^\s?]+)@")
 # The same where the whole text is one URL: then it may also hold a space or a question mark.
 _WHOLE_URL: Final = re.compile(r"(?P<head>[a-zA-Z][\w+.-]*://[^/\s:@]*):(?P<secret>.+)@", re.DOTALL)
+# The same where somebody forgot the scheme, or what follows it.
+_BARE_ADDRESS: Final = re.compile(r"(?P<head>[^:@]*):(?P<secret>.+)@", re.DOTALL)
+_SCHEME: Final = re.compile(r"[a-zA-Z][\w+.-]*://")
 # Where a library ends a password that nobody encoded, and takes the rest for a host or a path.
-_TORN_AT: Final = re.compile(r"[@/?#\s]")
+_TORN_AT: Final = re.compile(r"[@/?#:\s]")
 _QUERY_SECRET: Final = re.compile(
     rf"(?P<head>[?&][\w.-]*(?:{SECRET_WORDS.pattern.removeprefix('(?i)')})[\w.-]*=)(?P<secret>[^&\s\"']+)",
     re.IGNORECASE,
@@ -41,6 +44,11 @@ def looks_secret(key: str) -> bool:
 def mask_url(text: str) -> str:
     """The text with the password of every URL in it masked."""
     return _QUERY_SECRET.sub(rf"\g<head>{MASK}", _URL_PASSWORD.sub(rf"\g<head>:{MASK}@", text))
+
+
+def mask_address(text: str) -> str:
+    """A text that is one address, or was meant to be, with its password masked."""
+    return mask_url(_form_of(text).sub(rf"\g<head>:{MASK}@", text, count=1))
 
 
 def mask_texts(text: str, hidden: Iterable[str]) -> str:
@@ -105,15 +113,19 @@ class SecretUrl(Secret):
     __slots__ = ()
 
     def hidden_texts(self) -> tuple[str, ...]:
-        return _hidden_in(self._text)
+        return hidden_in(self._text)
 
     def __str__(self) -> str:
-        return mask_url(_WHOLE_URL.sub(rf"\g<head>:{MASK}@", self._text))
+        return mask_address(self._text)
 
 
-def _hidden_in(url: str) -> tuple[str, ...]:
-    """The secrets of a URL, and the pieces that a library may tear a password into."""
-    found = (*_WHOLE_URL.finditer(url), *_QUERY_SECRET.finditer(url))
+def _form_of(address: str) -> re.Pattern[str]:
+    return _WHOLE_URL if _SCHEME.match(address) else _BARE_ADDRESS
+
+
+def hidden_in(address: str) -> tuple[str, ...]:
+    """The secrets of an address, and the pieces that a library may tear a password into."""
+    found = (*_form_of(address).finditer(address), *_QUERY_SECRET.finditer(address))
     secrets = [each["secret"] for each in found]
     pieces = [piece for secret in secrets for piece in _TORN_AT.split(secret)]
     return tuple(dict.fromkeys(text for text in (*secrets, *pieces) if text))
@@ -132,7 +144,7 @@ class Properties(Mapping[str, str]):
 
     def hidden_texts(self) -> tuple[str, ...]:
         whole = (value for key, value in self.items() if looks_secret(key) and value)
-        inside = (_hidden_in(value) for key, value in self.items() if "://" in value)
+        inside = (hidden_in(value) for key, value in self.items() if "://" in value)
         return (*whole, *(text for texts in inside for text in texts))
 
     def __getitem__(self, key: str) -> str:
