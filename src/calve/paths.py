@@ -91,3 +91,8 @@ def make_private(directory: Path) -> None:
     if not directory.is_dir():
         make_private(directory.parent)
         directory.mkdir(0o700, exist_ok=True)
+
+
+def private_mode(directory: Path) -> int:
+    """The mode of a new file there: for its owner alone, and a group that may write there."""
+    return 0o660 if directory.stat().st_mode & 0o020 else 0o600

@@ -128,3 +128,23 @@ def test_a_lake_is_made_for_its_owner_alone_and_what_others_can_read_is_told(
         _permissions(settings)
     assert f"chmod go-rwx {settings.data}" in told.value.hint
     assert settings.data.stat().st_mode & 0o777 == 0o755  # which is its owner's to change
+
+
+def test_what_lies_elsewhere_is_its_owners_alone_too(
+    make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(0o755)
+    settings = make_settings(
+        data=str(tmp_path / "deep" / "lake"),
+        catalog__uri=f"sqlite:///{elsewhere}/catalog.db",
+        state__dsn=f"sqlite:///{elsewhere}/state.db",
+        wal__path=str(elsewhere),
+    )
+    with Lake(settings) as lake:
+        lake.produce("events", [{"id": 1}])
+    files = [path for path in elsewhere.rglob("*") if path.is_file()]
+    assert {"catalog.db", "state.db"} < {path.name for path in files}
+    readable = [path.name for path in files if path.stat().st_mode & 0o077]
+    assert not readable
+    assert settings.data.stat().st_mode & 0o777 == 0o700

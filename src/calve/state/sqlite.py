@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from calve.errors import Conflict, Corruption, Unavailable
-from calve.paths import make_private
+from calve.paths import make_private, private_mode
 from calve.state import recorded_offsets as offsets
 from calve.state.recorded import RecordedState, not_made
 from calve.state.records import Records, Value
@@ -50,7 +50,7 @@ class SqliteState(RecordedState):
         with self._translating():
             make_private(path.parent)
             if not path.exists():
-                path.touch(_mode(path.parent))
+                path.touch(private_mode(path.parent))  # SQLite's other files have it too
             self._connection = sqlite3.connect(
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
@@ -203,11 +203,6 @@ class SqliteState(RecordedState):
             "with `calve topic create --adopt`",
             context={"file": str(self._path)},
         )
-
-
-def _mode(directory: Path) -> int:
-    """For its owner alone, and a group that may write there; SQLite's other files have it too."""
-    return 0o660 if directory.stat().st_mode & 0o020 else 0o600
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:

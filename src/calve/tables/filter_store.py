@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from calve.paths import make_private
+
 _BYTES_MAX: Final = 256 * 1024 * 1024
 _ASKED_AT_ONCE: Final = 500
 _BUSY_SECONDS: Final = 1.0
@@ -65,7 +67,7 @@ class FilterStore:
     def _opened(self) -> sqlite3.Connection:
         # A connection is not for the children of a process.
         if self._connection is None or self._process != os.getpid():
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self._path.parent)
             made = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, check_same_thread=False)
             try:
                 # It can be made again: what a crash of the machine takes of it is no loss.

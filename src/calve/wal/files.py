@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
 
 from calve.errors import Unavailable
+from calve.paths import private_mode
 
 if TYPE_CHECKING:
     import io
@@ -190,7 +191,7 @@ class OsFiles:
     """The operating system's files."""
 
     def create(self, path: Path) -> File:
-        return OsFile(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
+        return OsFile(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, private_mode(path.parent)))
 
     def open(self, path: Path) -> File:
         return OsFile(os.open(path, os.O_RDWR))

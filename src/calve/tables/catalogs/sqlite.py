@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from typing import Final
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
@@ -16,6 +18,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import QueuePool
 
 from calve.errors import Unavailable
+from calve.paths import private_mode
 
 # Transactions are single statements of microseconds, so a wait this long means a stuck process.
 BUSY_TIMEOUT_SECONDS: Final = 60
@@ -38,8 +41,18 @@ def sqlite_engine(url: str | URL) -> Engine:
         connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False},
     )
     if not in_memory:
+        event.listen(engine, "do_connect", _make_file)
         event.listen(engine, "connect", _prepare)
     return engine
+
+
+def _make_file(
+    _dialect: object, _record: object, words: Sequence[Any], options: Mapping[str, Any]
+) -> None:
+    """Before SQLite does, which would let others read it."""
+    file = Path(words[0])
+    if not options.get("uri") and file.parent.is_dir() and not file.exists():
+        file.touch(private_mode(file.parent))
 
 
 def _prepare(connection: DBAPIConnection, _record: object) -> None:
