@@ -11,6 +11,7 @@ import pytest
 from calve.access import SCOPES, Caller, Doorkeeper, NewToken
 from calve.access.token import digest_of, new_secret
 from calve.audit import Trail
+from calve.client import Client
 from calve.errors import (
     Denied,
     InvalidRequest,
@@ -22,6 +23,7 @@ from calve.errors import (
 from calve.model import TableName
 from calve.settings.tree import AuthSettings
 from calve.state.sqlite import SqliteState
+from tests.commands import run_command
 from tests.fakes.clocks import HandClock
 
 HERE = "192.0.2.1"
@@ -218,6 +220,8 @@ def test_patterns_choose_topics_of_the_tenant(pattern: str, inside: str, outside
         {"topics": ("a.b",)},
         {"topics": ("Orders",)},
         {"topics": ("a",) * 101},
+        {"topics": ("acme.x.*", "evil.x.*")},
+        {"topics": ("a*m.x.*",)},
         {"expires_at": datetime(2000, 1, 1, tzinfo=UTC)},
         {"expires_at": datetime(2999, 1, 1)},  # noqa: DTZ001
     ],
@@ -248,3 +252,44 @@ def test_an_admin_of_a_tenant_has_that_tenants_tokens_alone(doorkeeper: Doorkeep
         doorkeeper.tokens(some).list()
     with pytest.raises(Denied):
         doorkeeper.tokens(some).revoke(other)
+
+
+def test_a_token_for_every_tenant_may_name_any(doorkeeper: Doorkeeper) -> None:
+    assert _made(doorkeeper, tenant="*", topics=("acme.x.*", "*.sales.*"))
+    assert _made(doorkeeper, topics=("a*e.x.*", "*.sales.*", "orders_*"))
+
+
+def test_commands_tell_of_what_no_token_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        words = ("calve", "token", *words, "--data", str(tmp_path / "lake"))
+        done = run_command(words, monkeypatch, capsys)
+        return done.code, done.err
+
+    code, said = run("create", "a", "--scope", "produce", "--expires-in", "999999999d")
+    assert (code, "at most 115740d" in said) == (3, True)
+    assert run("create", "a", "--scope", "produce", "--expires-in", "115740d")[0] == 0
+    for words in (["--dry-run"], ["--yes"]):
+        code, said = run("revoke", "zzz", *words)
+        assert (code, "there is no token 'zzz'" in said) == (4, True)
+
+
+@pytest.mark.parametrize("text", ["calve_a\ntoken 77fa of acme", "calve_ä", "calve_a b", "\0"])
+def test_what_is_no_token_is_told_before_anything_is_sent(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+) -> None:
+    command = ["calve", "topic", "list", "--server", "grpc://127.0.0.1:9"]
+    (tmp_path / "token").write_text(text)
+    done = run_command([*command, "--token-file", str(tmp_path / "token")], monkeypatch, capsys)
+    assert (done.code, "token holds no token" in done.err) == (3, True)
+    assert "is one word" in done.err
+    if "\0" not in text:
+        monkeypatch.setenv("CALVE_TOKEN", text)
+        done = run_command(command, monkeypatch, capsys)
+        assert (done.code, "CALVE_TOKEN holds no token" in done.err) == (3, True)
+    with pytest.raises(InvalidRequest, match="holds no token"):
+        Client("grpc://127.0.0.1:9", token=text)

@@ -118,6 +118,7 @@ def test_yaml_says_the_same(load: Load) -> None:
         ("[storage]\ndsn = 's3:///x'", "storage.dsn: 's3:///x' names no bucket"),
         ("[storage]\naccess_key_id = 'k'", "storage.access_key_id: needs storage.secret_access_key"),
         ("[storage]\nsecret_access_key = 'k'", "storage.secret_access_key: needs storage.access_key_id"),
+        ("[pipeline]\ntoken = 'calve_a\\nb'", "pipeline.token holds no token"),
         ("[catalog]\ntype = 'rest'", "catalog.uri: a REST catalog needs the address"),
         ("[catalog.properties]\nrest.client.socket-timeout-ms = 'abc'", "socket-timeout-ms: must be a whole number of ms, not 'abc'"),
         ("[catalog.properties]\nrest.client.connection-timeout-ms = 0", "must be a whole number of ms, not '0'"),

@@ -11,6 +11,7 @@ import hashlib
 import re
 import secrets
 from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -117,6 +118,17 @@ def _require_valid(wanted: NewToken, now: datetime) -> None:
         raise InvalidRequest(f"a token has at most {_PATTERNS_MAX} patterns of topics")
     for pattern in wanted.topics:
         _require_pattern(pattern)
+        _require_reach(pattern, wanted.tenant)
+
+
+def _require_reach(pattern: str, tenant: str) -> None:
+    """Refuse what can never be: whoever made it would look for the mistake elsewhere."""
+    whose, full, _ = pattern.partition(".")
+    if full and tenant != EVERY_TENANT and not fnmatchcase(tenant, whose):
+        raise InvalidRequest(
+            f"the pattern {pattern!r} has topics of another tenant, and the token is of {tenant}",
+            hint=f"write {tenant}.dataset.name or a short name, or make a token of that tenant",
+        )
 
 
 def _require_pattern(pattern: str) -> None:

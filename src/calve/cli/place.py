@@ -15,6 +15,7 @@ from calve.cli.options import Call
 from calve.cli.output import say
 from calve.errors import InvalidRequest
 from calve.model import TableName
+from calve.protocol.bearer import require_token
 from calve.settings import environment_token
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def token_for(settings: Settings, url: str) -> str | None:
         return _read_token(file)
     given = environment_token()
     if given is not None:
-        return given.reveal()
+        return require_token(given.reveal(), "CALVE_TOKEN")
     from calve.service.host_token import host_token
 
     return host_token(settings, url)
@@ -107,7 +108,7 @@ def _read_token(file: Path) -> str:
         ) from error
     if not token:
         raise InvalidRequest(f"--token-file: {file} is empty", hint="put the token into it")
-    return token
+    return require_token(token, f"--token-file: the file {file}")
 
 
 def service_url(settings: Settings, server: str | None) -> str | None:

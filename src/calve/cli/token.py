@@ -15,11 +15,12 @@ from calve.cli.opened import confirm, destroying
 from calve.cli.options import Call, common_options
 from calve.cli.output import print_json, print_table, say
 from calve.cli.place import client_of, server_option
-from calve.errors import InvalidRequest
+from calve.errors import InvalidRequest, NotFound
 
 _SCOPES: Final = ("produce", "subscribe", "query", "admin", "pipeline")
 _EVERY_TENANT: Final = "*"
 _DURATION: Final = re.compile(r"(\d{1,9})([smhd])")
+_SECONDS_MAX: Final = 10**10  # as the service has it
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -108,15 +109,22 @@ def revoke(call: Call, token_id: str, *, dry_run: bool, yes: bool, server: str |
     """
     with _tokens(call, server) as tokens:
         if dry_run:
-            found = [each for each in tokens.list() if each["id"] == token_id]
-            say(f"{len(found)} would be revoked: {', '.join(each['name'] for each in found)}")
-            return
-        confirm(f"Revoke the token {token_id}?", yes=yes)
-        gone = tokens.revoke(token_id)
+            gone = _found(tokens, token_id)
+        else:
+            confirm(f"Revoke the token {token_id}?", yes=yes)
+            gone = tokens.revoke(token_id)
     if call.as_json:
         print_json(gone)
     else:
-        say(f"token {gone['id']}, {gone['name']!r} of {_tenant(gone)}, is revoked")
+        done = "would be revoked" if dry_run else "is revoked"
+        say(f"token {gone['id']}, {gone['name']!r} of {_tenant(gone)}, {done}")
+
+
+def _found(tokens: _Tokens, token_id: str) -> dict[str, Any]:
+    for each in tokens.list():
+        if each["id"] == token_id:
+            return each
+    raise NotFound(f"there is no token {token_id!r}", hint="`calve token list` shows their ids")
 
 
 @contextmanager
@@ -183,7 +191,13 @@ def _seconds(text: str | None) -> int | None:
         raise InvalidRequest(
             f"--expires-in: {text!r} is no time", hint="write a number and s, m, h or d: 30d"
         )
-    return int(found[1]) * _SECONDS[found[2]]
+    seconds = int(found[1]) * _SECONDS[found[2]]
+    if seconds > _SECONDS_MAX:
+        raise InvalidRequest(
+            f"--expires-in: {text} is longer than a token can last",
+            hint=f"write at most {_SECONDS_MAX // _SECONDS['d']}d, or leave it out for no end",
+        )
+    return seconds
 
 
 def _plain(value: object) -> dict[str, Any]:

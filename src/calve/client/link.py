@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from calve.client.interrupts import interruptibly
 from calve.errors import InvalidRequest, NotFound
+from calve.protocol.bearer import require_token
 from calve.protocol.flight_errors import Translating
 from calve.protocol.trust import flight_arguments
 
@@ -49,6 +50,8 @@ class Link:
         self._tls = flight_arguments(tls_root_certs, identity)
         self.has_token = token is not None
         self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        if token:
+            require_token(token, "the client's `token`")
         self._lock = threading.Lock()
         self._client: Any = None
         self.was_reached = False  # whether anything ever answered

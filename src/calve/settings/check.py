@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 from calve.errors import InvalidRequest, InvalidSettings
 from calve.model import TableName
 from calve.paths import local_directory
-from calve.settings.secret import Properties, mask_address
+from calve.protocol.bearer import require_token
+from calve.settings.secret import Properties, Secret, mask_address
 
 _STORAGE_SCHEMES: Final = ("file", "s3", "memory")
 _NOT_IN_PATHS: Final = frozenset("?#%")
@@ -37,6 +38,7 @@ def contradictions(values: Mapping[str, object]) -> Iterator[str]:
         yield f"{error.message}; {error.hint}"
     yield from _tenant_problems(values["tenants.limits"])
     yield from _audit_problems(values["audit.topic"])
+    yield from _token_problems(values["pipeline.token"])
     pool = "catalog.pool"
     least, most = values[f"{pool}.min_connections"], values[f"{pool}.max_connections"]
     assert isinstance(least, int)
@@ -82,6 +84,15 @@ def _audit_problems(topic: object) -> Iterator[str]:
         TableName.parse_new(str(topic))
     except InvalidRequest as error:
         yield f"audit.topic: {error.message}; {error.hint}"
+
+
+def _token_problems(token: object) -> Iterator[str]:
+    if not isinstance(token, Secret):
+        return
+    try:
+        require_token(token.reveal(), "pipeline.token")
+    except InvalidRequest as error:
+        yield f"{error.message}; {error.hint}"
 
 
 def _store_problems(dsn: object) -> Iterator[str]:
