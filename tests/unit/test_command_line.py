@@ -209,3 +209,42 @@ def test_an_interrupt_that_a_library_makes_an_error_of_is_one(
     finally:
         signal.signal(signal.SIGINT, before)
     assert (run.code, run.err) == (130, "interrupted\n")
+
+
+READS_ON = """
+import sys, time
+from pyarrow import csv
+from calve.cli import entry, main
+
+class Rows:
+    closed = False
+    left = [b"a,b\\n1,2\\n3\\n5,6\\n"] * 4
+
+    def read(self, length):
+        if len(self.left) < 2:
+            time.sleep(0.2)
+        return self.left.pop() if self.left else b""
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.6)
+
+def refuse():
+    global slow
+    slow = Slow()  # Python takes its time to be taken apart
+    print("said", end="")
+    try:
+        csv.open_csv(Rows(), csv.ReadOptions(block_size=14, use_threads=False))
+    except Exception:
+        sys.exit(3)
+
+main.calve = refuse
+entry.calve()
+"""
+
+
+def test_a_library_that_reads_on_does_not_abort_the_program() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", READS_ON], check=False, capture_output=True, text=True
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (3, "said", "")
