@@ -219,7 +219,9 @@ def test_requests_that_hold_too_much_together_are_told_to_come_back(strict: Serv
     assert strict.send("events", b'{"id":1}\n' * (length // 9)).status_code == 200
 
 
-def test_a_head_that_is_too_large_is_refused(strict: Serving) -> None:
+def test_a_head_that_is_too_large_is_refused(
+    strict: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
     whole = HEAD + b"X: " + b"x" * 100_000 + b"\r\n\r\n"
     endless = HEAD + b"X: " + b"x" * 100_000
     address = b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -230,6 +232,7 @@ def test_a_head_that_is_too_large_is_refused(strict: Serving) -> None:
             status, body = answer_of(connection)
         assert status == 431, body[:100]
         assert b"problem" in body or b"hint" in body
+    assert not [each for each in caplog.records if each.name == "asyncio"]  # of what failed
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pyarrow as pa
 import pytest
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
@@ -22,6 +23,9 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as HttpLogs
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpMetrics
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpans
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -36,14 +40,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace import Status as SpanStatus
 
-from calve.errors import MissingPart
+from calve.errors import InvalidRequest, MissingPart
 from calve.ingest import Intake
 from calve.ingest.otlp import telemetry
 from calve.ingest.otlp.grpc_server import MESSAGE_BYTES_MAX, THREADS, OtlpGrpcServer
 from calve.lake import Lake
 from calve.model import TableName
 from calve.parts import has_part
-from calve.topics import TopicChange
+from calve.topics import TopicChange, TopicSpec
 from tests.conftest import MakeSettings
 from tests.otlp_door import EXPORT, JSON, PROTOBUF, Door, opened_door, spans
 from tests.servers.tls import Authority
@@ -167,7 +171,7 @@ def test_a_topic_has_the_attributes_that_it_asks_for_as_columns(door: Door) -> N
         key="http.route", value={"string_value": "/cart"}
     )
     door.call(request.SerializeToString())
-    wanted = {"otlp.promoted_attributes": "http.route, resource:k8s.pod.name,types"}
+    wanted = {"otlp.promoted_attributes": "http.route, resource:k8s.pod.name"}
     door.intake.alter_topic(TableName.parse("traces"), TopicChange(properties=wanted))
     door.call(request.SerializeToString())
     promoted = ("attribute_http_route", "resource_attribute_k8s_pod_name")
@@ -180,6 +184,47 @@ def test_a_topic_has_the_attributes_that_it_asks_for_as_columns(door: Door) -> N
     assert door.rows("traces")[3]["attributes"] == [("http.route", "/cart")]
     columns = door.intake.topics.topic(TableName.parse("traces")).arrow_schema.names
     assert [name for name in columns if name in promoted] == list(promoted)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "words"),
+    [
+        ("promoted_attributes", "resource:", "is no key"),
+        ("promoted_attributes", "Ünïcode", "is no key"),
+        ("promoted_attributes", "types", "has already"),
+        ("promoted_attributes", "k.a,k_a", "'k.a' and 'k_a' would both become"),
+        ("promoted_attribute", "http.route", "there is no property"),
+    ],
+)
+def test_columns_that_cannot_be_as_they_were_meant_are_refused(
+    door: Door, name: str, wanted: str, words: str
+) -> None:
+    door.call(spans().SerializeToString())
+    change = TopicChange(properties={f"otlp.{name}": wanted})
+    with pytest.raises(InvalidRequest, match=words):
+        door.intake.alter_topic(TableName.parse("traces"), change)
+
+
+def test_a_request_that_one_of_its_topics_cannot_take_is_in_none(door: Door) -> None:
+    door.intake.create_topic(
+        TableName.parse("metrics_sum"), TopicSpec(schema=pa.schema([("time", pa.string())]))
+    )
+    request = ExportMetricsServiceRequest()
+    metrics = request.resource_metrics.add().scope_metrics.add().metrics
+    metrics.add(name="load").gauge.data_points.add(time_unix_nano=1, as_int=1)
+    metrics.add(name="sold").sum.data_points.add(time_unix_nano=1, as_int=1)
+    with pytest.raises(grpc.RpcError) as refused:
+        door.call(request.SerializeToString(), signal="metrics")
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    del metrics[1]
+    door.call(request.SerializeToString(), signal="metrics")
+    assert len(door.rows("metrics_gauge")) == 1
+
+
+def test_a_wrong_path_is_told_the_right_ones(door: Door) -> None:
+    answer = door.post(b"{}", JSON, "/v1/trace")
+    assert answer.status_code == 404
+    assert "/v1/traces, /v1/logs, /v1/metrics" in answer.text
 
 
 def test_rejected_records_are_counted_and_kept(door: Door) -> None:

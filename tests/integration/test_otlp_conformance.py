@@ -236,6 +236,7 @@ def json_span(**fields: Any) -> bytes:
         ({"kind": 3}, "kind", "CLIENT"),
         ({"kind": "SPAN_KIND_CLIENT"}, "kind", "CLIENT"),  # not allowed, and sent all the same
         ({"kind": 77}, "kind", "77"),
+        ({"kind": "3"}, "kind", "CLIENT"),
         ({"startTimeUnixNano": "1544712660000000001"}, "start_time_unix_nano", 1544712660000000001),
         ({"startTimeUnixNano": 1544712660000000001}, "start_time_unix_nano", 1544712660000000001),
         ({"start_time_unix_nano": "7"}, "start_time_unix_nano", 7),
@@ -298,6 +299,9 @@ def test_values_in_json_have_their_kinds(door: Door) -> None:
         json_span(name="x").replace(b'"x"', b'"\xff"'),
         json_span(startTimeUnixNano="9" * 30),
         json_span(startTimeUnixNano=-1),
+        json_span(kind="SPAN_KIND_CLIANT"),
+        json_span(attributes=[{"key": "k", "value": {"bytesValue": "!!!"}}]),
+        json_span(attributes=[{"key": "k", "value": {"bytesValue": "aGVs*bG8="}}]),
     ],
 )
 def test_json_that_cannot_be_read_is_refused_with_the_reason(door: Door, body: bytes) -> None:

@@ -1,7 +1,7 @@
 """The files of the audit log: lines of JSON, added and never changed, shared by many processes.
 
-    <data>/_calve/audit/audit.jsonl                        the one that is written
-    <data>/_calve/audit/audit-20261117T015959123456Z.jsonl  a full one, named when it was full
+    <data>/_calve/audit/audit.jsonl                 the one that is written
+    <data>/_calve/audit/audit-<when>-<hex>.jsonl    a full one, named when it was full
 
 A line is written as a whole under a lock and is on the disk before anything goes on. A crash may
 leave half a line: the next writer ends it, and readers pass it over. Nothing here is ever deleted;

@@ -26,7 +26,7 @@ from calve.ingest.crowd import Crowd
 from calve.ingest.keeper import Keeper
 from calve.ingest.kept_log import KeptLog
 from calve.ingest.log_shares import LogShares
-from calve.ingest.prepare import bytes_of, parts_of, prepare, rows_in
+from calve.ingest.prepare import Prepared, bytes_of, parts_of, prepare, rows_in
 from calve.ingest.readers import ReaderPool
 from calve.ingest.refusals import as_refusal, refusing
 from calve.protocol import LogEnds
@@ -289,16 +289,28 @@ class Intake:
         attached = self._attachments.known(name) or self._attached_for(name, rows)
         if self.limits is not None and not is_counted:
             self.limits.require_room(name.tenant)
-        prepared = prepare(attached.fitter, rows)
-        while prepared.topic is not attached.topic:
-            attached = self._grown(attached, prepared.topic)
-            prepared = prepare(attached.fitter, rows)
+        attached, prepared = self._fitted(attached, rows)
         with self._counted(name, prepared.parts, is_counted=is_counted):
             pending = self.log.submit(
                 attached.stream, prepared.parts, producer=producer, sequence=sequence
             )
         attached.meter.add(bytes_of(prepared.parts))
         return pending
+
+    def require_fits(self, name: TableName, rows: Part | Sequence[Part]) -> None:
+        """Raise what `submit` would say of rows that the topic cannot take, and append nothing.
+
+        For doors whose requests fill several topics, and must not be half in.
+        """
+        self._fitted(self._attachments.known(name) or self._attached_for(name, rows), rows)
+
+    def _fitted(self, attached: Attached, rows: Part | Sequence[Part]) -> tuple[Attached, Prepared]:
+        """The rows as the topic takes them, which may have grown for it."""
+        prepared = prepare(attached.fitter, rows)
+        while prepared.topic is not attached.topic:
+            attached = self._grown(attached, prepared.topic)
+            prepared = prepare(attached.fitter, rows)
+        return attached, prepared
 
     def _counted(
         self, name: TableName, parts: Part | Sequence[Part], *, is_counted: bool

@@ -19,9 +19,12 @@ from calve.tables.schemas import (
 from calve.topics.flush import FlushBounds, bounds_of
 from calve.topics.limits import check_size
 from calve.topics.messages import MESSAGE_SCHEMA
+from calve.topics.promotion import check_promotion
 from calve.topics.topic import OnBadRow, OnUnknownColumn, Topic, TopicSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyiceberg.schema import Schema
 
     from calve.model import TableName
@@ -135,11 +138,11 @@ def check_retention(seconds: object) -> None:
         )
 
 
-def check_properties(names: object) -> None:
-    assert hasattr(names, "__iter__")
-    for name in names:
+def check_properties(properties: Mapping[str, str | None]) -> None:
+    for name in properties:
         if str(name).startswith(_OWN_PREFIX):
             raise InvalidRequest(f"property {name!r} is Calve's own", hint="choose another name")
+    check_promotion(properties)
 
 
 def _check_choice(what: str, given: object, choices: tuple[str, ...]) -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 _CLOSE: Final = {"Connection": "close"}
 _BROKEN: Final = 1011
+_OTLP_PATHS: Final = frozenset({"/v1/traces", "/v1/logs", "/v1/metrics"})
 Made = TypeVar("Made")
 
 
@@ -195,9 +196,16 @@ class App:
             if match is not Match.NONE:
                 connection.scope.update(found)
                 return methods
+        path = connection.url.path
         raise Refusal(
-            HTTPStatus.NOT_FOUND, f"there is nothing at {connection.url.path!r}", "see /docs"
+            HTTPStatus.NOT_FOUND, f"there is nothing at {path!r}", self._where_instead(path)
         )
+
+    def _where_instead(self, path: str) -> str:
+        """The hint for a path at which there is nothing."""
+        if path in _OTLP_PATHS:
+            return "send telemetry to ingest.otlp_http_port, which is 4318 unless it was set"
+        return "see /docs"
 
 
 def _unused() -> None:

@@ -102,6 +102,9 @@ def _answer(message: Message, kind: str, status: int = HTTPStatus.OK) -> Respons
 class OtlpApp(App):
     """Says what any door would say, as OTLP says it."""
 
+    def _where_instead(self, path: str) -> str:
+        return "send to " + ", ".join(operation.path for operation in OPERATIONS)
+
     async def _response(self, request: Request, receive: Receive) -> Response:
         response = await super()._response(request, receive)
         problem = decoded(bytes(response.body)) if response.media_type == MEDIA_TYPE else None

@@ -65,14 +65,17 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused or self.transport.is_closing():
+        if self._is_over():
             return
         if not self._is_in_body:
             self._received_bytes += len(data)
             self._start_timer()
         super().data_received(data)
-        if self._received_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+        if self._received_bytes > HEAD_BYTES_MAX and not self._is_over():
             self._refuse_head()
+
+    def _is_over(self) -> bool:
+        return self._is_refused or self.transport.is_closing()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

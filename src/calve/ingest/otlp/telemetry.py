@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from calve.access import Caller
     from calve.ingest.admission import Admitted
     from calve.ingest.intake import Intake
-    from calve.wal import PendingAppend
     from calve.wal.payload import Part
 
 DATASET_HEADER: Final = "x-calve-dataset"
 _REASONS_MAX: Final = 5
 _TURN_BYTES_MAX: Final = 1 << 20
+_turns: Final = threading.Lock()  # of the process, as the interpreter is
 _SPECS: Final = {
     table.name: TopicSpec(
         schema=table.schema,
@@ -67,7 +67,6 @@ class Telemetry:
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._turns = threading.Lock()
 
     def take(
         self,
@@ -89,35 +88,44 @@ class Telemetry:
             limits.require_room(tenant)
         to_parse = weight_to_parse(body)
         admitted.grow(to_parse)
-        with self._turn(len(body)):
+        with _turn(len(body)):
             message = read_message(signal, body)
             admitted.grow(max(0, weight(signal, message, len(body)) - to_parse))
             parts = decode(signal, message)
         names = [TableName(tenant, dataset or caller.dataset, part.table.name) for part in parts]
         for name in names:
             caller.require_seen(name)
+        rows = [self._rows(part, name) for part, name in zip(parts, names, strict=True)]
+        if len(rows) > 1:
+            # All of them or none: what was in already would come again with the others, or stay
+            # in although the sender was told that the request cannot be stored.
+            for name, each in zip(names, rows, strict=True):
+                self._intake.require_fits(name, each)
         if limits is not None:
-            # All of them or none: what was in already would come again with the others.
             limits.take(tenant, sum(map(_row_count, parts)), len(body))
-        pending = [self._submit(part, name) for part, name in zip(parts, names, strict=True)]
+        pending = [
+            self._intake.submit(name, each, is_counted=True)
+            for name, each in zip(names, rows, strict=True)
+        ]
         with refusing():
             for each in pending:
                 each.wait()
         return Taken.of(parts)
 
-    def _turn(self, body_bytes: int) -> AbstractContextManager[object]:
-        """One request is decoded at a time: hundreds of calls into Arrow, each of which lets go of
-        the interpreter, would have threads wake each other for a third of the processor's time.
-        Large requests take no turn, so that nobody waits for them."""
-        return self._turns if body_bytes <= _TURN_BYTES_MAX else nullcontext()
-
-    def _submit(self, part: Decoded, name: TableName) -> PendingAppend:
-        table = part.table
-        topic = ensure_topic(self._intake, name, _SPECS[table.name])
+    def _rows(self, part: Decoded, name: TableName) -> Part | list[Part]:
+        """As its topic wants them, which is made if it is not there."""
+        topic = ensure_topic(self._intake, name, _SPECS[part.table.name])
         rows: list[Part] = [] if part.rows is None else [with_promoted(part.rows, topic)]
         if part.rejected:
             rows.append(part.rejected)
-        return self._intake.submit(name, rows[0] if len(rows) == 1 else rows, is_counted=True)
+        return rows[0] if len(rows) == 1 else rows
+
+
+def _turn(body_bytes: int) -> AbstractContextManager[object]:
+    """One request is decoded at a time: hundreds of calls into Arrow, each of which lets go of the
+    interpreter, would have threads wake each other for a third of the processor's time. Large
+    requests take no turn, so that nobody waits for them."""
+    return _turns if body_bytes <= _TURN_BYTES_MAX else nullcontext()
 
 
 def _row_count(part: Decoded) -> int:
