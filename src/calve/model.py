@@ -45,7 +45,8 @@ class TableName:
     @classmethod
     def parse(cls, text: str) -> TableName:
         """Read `tenant.dataset.name`, or `name` for one of the default dataset."""
-        parts = text.split(".")
+        given: object = text
+        parts = given.split(".") if isinstance(given, str) else ()
         if len(parts) == 1:
             return cls(DEFAULT_TENANT, DEFAULT_DATASET, parts[0])
         if len(parts) == 3:

@@ -459,3 +459,21 @@ def test_ten_thousand_columns(shell: Shell, tmp_path: Path) -> None:
     shell("calve table insert wide --data wide.json")
     found = shell("calve table query wide --where 'c9999 = 9999' --columns c0,c9999 --json")
     assert found.json() == [{"c0": 0, "c9999": 9999}]
+
+
+def test_several_key_columns_are_named_as_other_columns_are(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text('id,"a,b",n\n1,x,1\n')
+    shell("calve table create t --from-data rows.csv")
+    for keys, inserted in (("--key 'id,\"a,b\"'", 1), ("--key id --key '\"a,b\"'", 0)):
+        changed = shell(f"calve table upsert t --data rows.csv --json {keys}").json()
+        assert changed["inserted_rows"] == inserted, changed
+
+
+def test_tables_say_that_they_do_not_ask_a_service(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALVE_SERVER", "grpc://127.0.0.1:1")
+    shell("calve table create t --from-data users.csv")
+    changed = shell("calve table delete t --where 'id = 3' --yes")
+    assert "CALVE_SERVER is for topics" in changed.err
+    assert len(shell("calve table query t --json").json()) == 0

@@ -157,7 +157,7 @@ def test_a_time_whose_snapshot_has_expired_leads_to_no_other(manager: IcebergMan
     first, second, third = manager.list_snapshots("t")
     assert manager.expire_snapshots("t", 0).snapshot_ids == (second.id,)
     assert manager.query_as_of("t", third.timestamp).snapshot_id == third.id
-    with pytest.raises(NotFound, match=f"oldest that is kept is {third.id}"):
+    with pytest.raises(NotFound, match=f"known when it was current is {third.id}"):
         manager.query_as_of("t", second.timestamp)
     assert manager.query_table("t", tag="first").snapshot_id == first.id
 
@@ -252,6 +252,9 @@ def test_what_python_lets_pass_is_refused(manager: IcebergManager) -> None:
         (lambda: manager.delete_data("t", nothing), "a condition is text"),
         (lambda: manager.query_table("t", limit=fraction), "limit is 1.5"),
         (lambda: manager.evolve_schema("t", word), "is not a change of a schema"),
+        (lambda: manager.create_table(nothing, {"id": "long"}), "None is not a table name"),
+        (lambda: manager.update_data("t", word), "does not say what columns become"),
+        (lambda: manager.expire_snapshots("t", word), "is no number of days"),
     ):
         with pytest.raises(InvalidRequest, match=match) as refused:
             work()

@@ -46,6 +46,10 @@ class Assignments:
     """The new values of some columns: the same for all rows, or worked out for each."""
 
     def __init__(self, updates: Mapping[str, object], schema: Schema) -> None:
+        if not isinstance(updates, Mapping):
+            raise InvalidRequest(
+                f"{updates!r} does not say what columns become", hint='name them: {"age": 30}'
+            )
         if not updates:
             raise InvalidRequest("nothing to update", hint='name a column: {"age": 30}')
         arrow = arrow_schema(schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from calve.cli.options import Call
+from calve.cli.output import say
 from calve.connections import Connections
 
 if TYPE_CHECKING:
@@ -24,7 +26,10 @@ def opened(call: Call, *, create: bool = False) -> Iterator[IcebergManager]:
     # Listing tables need not wait for it.
     from calve.manager import IcebergManager
 
-    with Connections(call.settings(), create=create) as connections:
+    settings = call.settings()
+    if os.environ.get("CALVE_SERVER"):
+        say(f"this works on the lake at {settings.data}: CALVE_SERVER is for topics and SQL")
+    with Connections(settings, create=create) as connections:
         yield IcebergManager(connections)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -100,3 +101,8 @@ def _flags(data: str | None, assignments: tuple[str, ...], *, verbose: bool) -> 
             )
         flags[name.strip()] = value
     return flags
+
+
+def split_names(text: str) -> list[str]:
+    """`name,age`; a name with a comma in it goes in double quotes."""
+    return [part.strip() for part in next(csv.reader([text], skipinitialspace=True))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from uuid import uuid4
 import click
 
 from calve.cli.opened import opened
-from calve.cli.options import Call, common_options
+from calve.cli.options import Call, common_options, split_names
 from calve.cli.output import counted, say
 from calve.cli.place import client_of, token_option
 from calve.errors import InvalidRequest
@@ -78,7 +77,7 @@ def query(
     named = [name for name, value in moments.items() if value is not None]
     if len(named) > 1:
         raise click.UsageError(f"{' and '.join(named)} exclude each other")
-    wanted = [name for text in columns for name in _split(text)] if columns else None
+    wanted = [name for text in columns for name in split_names(text)] if columns else None
     with opened(call) as manager:
         if snapshot is not None:
             rows = manager.query_snapshot(table, snapshot, where, wanted, limit)
@@ -233,8 +232,3 @@ def _drafted(target: Path) -> Iterator[BinaryIO]:
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _split(text: str) -> list[str]:
-    """`name,age`; a name with a comma in it goes in double quotes."""
-    return [part.strip() for part in next(csv.reader([text], skipinitialspace=True))]

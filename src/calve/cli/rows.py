@@ -10,7 +10,7 @@ import click
 
 from calve.changes import Change, Expression
 from calve.cli.opened import opened
-from calve.cli.options import Call, common_options, row_options
+from calve.cli.options import Call, common_options, row_options, split_names
 from calve.cli.output import counted, print_json, say
 from calve.cli.progress import reading_rows
 from calve.manager import Engine
@@ -74,7 +74,14 @@ def insert(
 
 @click.command()
 @click.argument("table", metavar="TABLE")
-@click.option("--key", "keys", metavar="COLUMN", multiple=True, required=True, help="A key column.")
+@click.option(
+    "--key",
+    "keys",
+    metavar="A,B,…",
+    multiple=True,
+    required=True,
+    help="The key's columns; can be given again.",
+)
 @_FORMAT
 @_BRANCH
 @_ENGINE
@@ -99,9 +106,10 @@ def upsert(
     Example: calve table upsert users --data users.csv --key id
     """
     _refuse_directory(rows)
+    names = [name for text in keys for name in split_names(text)]
     with opened(call) as manager:
         change = manager.upsert_data(
-            table, rows, keys, format=input_format, branch=branch, engine=engine, force=force
+            table, rows, names, format=input_format, branch=branch, engine=engine, force=force
         )
     _print(call, change)
 
@@ -156,6 +164,7 @@ def update(
     "--where", metavar="CONDITION", required=True, help="The rows for which this is true."
 )
 @click.option("--dry-run", is_flag=True, help="Say how many rows it would be, and do nothing.")
+@click.option("--yes", is_flag=True, help="For scripts: nothing is asked, as snapshots keep them.")
 @_BRANCH
 @_ENGINE
 @_FLUSH
@@ -166,6 +175,7 @@ def delete(
     *,
     where: str,
     dry_run: bool,
+    yes: bool,  # noqa: ARG001
     branch: str | None,
     engine: Engine,
     no_flush: bool,

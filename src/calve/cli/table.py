@@ -77,7 +77,8 @@ def create(
     Example: calve table create users --from-data users.csv --partition-by country
     """
     if (schema is None) == (from_data is None):
-        raise click.UsageError("name the columns: --schema FILE, or --from-data FILE")
+        both = ", not both" if schema is not None else ""
+        raise click.UsageError(f"name the columns: --schema FILE, or --from-data FILE{both}")
     from calve.tables.inputs import infer_schema
     from calve.tables.schemas import define_table
 

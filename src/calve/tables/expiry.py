@@ -77,9 +77,10 @@ def _require_expirable(ids: set[int], metadata: TableMetadata) -> None:
 
 def age_of(days: float) -> timedelta:
     """So many days, however many; InvalidRequest for what is no age."""
-    if not days >= 0:
+    given: object = days
+    if not isinstance(given, int | float) or not given >= 0:
         raise InvalidRequest(
-            f"{days} is no number of days", hint="0 means everything but what is needed now"
+            f"{days!r} is no number of days", hint="0 means everything but what is needed now"
         )
     return timedelta(days=min(days, _DAYS_MAX))
 

@@ -116,10 +116,15 @@ def snapshot_as_of(table: Table, moment: datetime) -> Snapshot:
     # Snapshots are numbered from 1; a parent that has expired is no longer named.
     has_expired = kept is not None and (kept.sequence_number or 1) > 1
     what = "the oldest that is kept" if has_expired else "the table's first"
+    hint = "name a later time; a time without a zone is read as UTC"
+    if any(each.timestamp_ms < first.timestamp_ms for each in table.snapshots()):
+        # A tag or a branch keeps it; what was current between the two has been forgotten.
+        what = "the oldest of which it is known when it was current"
+        hint += "; a snapshot that a tag or a branch keeps is read by that, or by its id"
     raise NotFound(
         f"there is no snapshot from {_shown(at_ms)}: {what} is {first.snapshot_id} "
         f"from {_shown(first.timestamp_ms)}",
-        hint="name a later time; a time without a zone is read as UTC",
+        hint=hint,
     )
 
 
@@ -240,7 +245,8 @@ def parse_moment(text: str) -> datetime:
 
 def told_moment(moment: datetime, snapshot_id: int | None) -> str:
     """What an answer says of the time it is of: that time in UTC, and the snapshot."""
-    return f"as of {moment:%Y-%m-%d %H:%M:%S} UTC: snapshot {snapshot_id}"
+    plain = moment.replace(tzinfo=None)
+    return f"as of {plain.isoformat(' ', 'auto')} UTC: snapshot {snapshot_id}"
 
 
 def describe_snapshot(table: Table, snapshot: IcebergSnapshot) -> Snapshot:

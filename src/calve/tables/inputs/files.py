@@ -188,7 +188,7 @@ def _recognised(stream: Stream, label: str, wanted: str | None, source: object) 
         beginning = plain.peek(_LOOK_BYTES)
     if not beginning:
         raise origin.error(
-            "empty", hint="give a file with rows, or a schema to create a table without"
+            "empty", hint="give a file with rows; a table is made without any by --schema"
         )
     found = wanted or _by_name(label) or _by_content(beginning)
     if found in {"csv", "tsv", "json"}:
