@@ -49,6 +49,10 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dataset: str = DEFAULT_DATASET
     expires_at: datetime | None = None
 
+    @property
+    def audit_subject(self) -> str:
+        return self.name
+
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
     """A token as it is kept: without its secret."""

@@ -1,7 +1,8 @@
 """Has the methods of a class recorded, by a table of which of them are administrative.
 
-The first argument is what the action is about; the others are its details. A dry run is not
-recorded, nor what one recorded action does inside of another.
+The first argument is what the action is about; the others are its details. What an action made is
+told by its result, if that has `audit_details`. A dry run is not recorded, nor what one recorded
+action does inside of another.
 """
 
 from __future__ import annotations
@@ -66,8 +67,10 @@ def recorded(action: str, method: Callable[..., Any]) -> Callable[..., Any]:
         about, details = _split(arguments)
         token = _is_inside.set(True)
         try:
-            with self._trail.recording(action, about or _subject_of(self), details):
-                return method(self, *given, **named)
+            with self._trail.recording(action, about or _subject_of(self), details) as more:
+                result = method(self, *given, **named)
+                more.update(getattr(result, "audit_details", {}))
+                return result
         finally:
             _is_inside.reset(token)
 
@@ -83,13 +86,14 @@ def _split(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     first, *_ = arguments
     about = arguments.pop(first)
     if not isinstance(about, str | TableName):
-        return "", {name: told(value) for name, value in {first: about, **arguments}.items()}
+        details = {name: told(value) for name, value in {first: about, **arguments}.items()}
+        return _subject_of(about), details
     return str(about)[:_TEXT_MAX], {name: told(value) for name, value in arguments.items()}
 
 
 def _subject_of(holder: object) -> str:
-    """Of a method that names nothing: what its object is about."""
-    return str(getattr(holder, "audit_subject", "") or "")
+    """Of a method that names nothing: what its object, or what it was given, is about."""
+    return str(getattr(holder, "audit_subject", "") or "")[:_TEXT_MAX]
 
 
 def told(value: Any) -> Any:

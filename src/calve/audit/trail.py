@@ -82,24 +82,33 @@ class Trail:
     @contextmanager
     def recording(
         self, action: str, subject: str, details: Mapping[str, Any] | None = None
-    ) -> Iterator[None]:
-        """Record what is done inside; Unavailable, and nothing is done, if that cannot be."""
+    ) -> Iterator[dict[str, Any]]:
+        """Record what is done inside; Unavailable, and nothing is done, if that cannot be.
+
+        What is put into the dict are details that are known at the end.
+        """
         note_recorded()
+        more: dict[str, Any] = {}
         if self._directory is None:
-            yield
+            yield more
             return
         begun = self._record(BEGIN, action, subject, details)
         self._write(begun)
         result, error = "failed", None
         try:
-            yield
+            yield more
             result = "done"
         except BaseException as raised:
             error = _told(raised)
             raise
         finally:
             ended = msgspec.structs.replace(
-                begun, time=self._time(), step=END, result=result, error=error
+                begun,
+                time=self._time(),
+                step=END,
+                details=begun.details | more,
+                result=result,
+                error=error,
             )
             try:
                 self._write(ended)

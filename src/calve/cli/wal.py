@@ -233,7 +233,7 @@ def _write_again(layout: LogLayout, switches: dict[str, bool]) -> None:
         rewrite_durable(_FILES, layout)
 
 
-def _recorded(call: Call, layout: LogLayout, **details: object) -> AbstractContextManager[None]:
+def _recorded(call: Call, layout: LogLayout, **details: object) -> AbstractContextManager[object]:
     trail = Trail.of(call.load().settings)
     return trail.recording(WAL_REPAIR, str(layout.root), details)
 

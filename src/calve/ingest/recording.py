@@ -10,8 +10,10 @@ from calve.errors import CalveError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from calve.access import Caller
+    from calve.audit import Door
     from calve.ingest.intake import Intake
 
 # The administrative actions of Flight have their names; here are those of HTTP, by method and path.
@@ -32,6 +34,11 @@ HTTP_ACTIONS: Final[Mapping[tuple[str, str], str]] = {
 }
 
 
+def acting(who: Callable[[], Caller | None], door: str) -> AbstractContextManager[Door]:
+    """For doors where rows come in, which may make a topic: that is recorded too."""
+    return at_door(lambda: _actor(who(), door))
+
+
 @contextmanager
 def recording_door(
     intake: Intake,
@@ -41,7 +48,7 @@ def recording_door(
     subject: str,
 ) -> Iterator[None]:
     """`who` is asked when something is recorded; somebody who is not known is not recorded."""
-    with at_door(lambda: _actor(who(), door)) as request:
+    with acting(who, door) as request:
         try:
             yield
         except CalveError as error:

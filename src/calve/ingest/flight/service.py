@@ -15,7 +15,7 @@ from calve.ingest.flight.get import Range, RowShape
 from calve.ingest.flight.names import descriptor_of, topic_of
 from calve.ingest.flight.put import PutStream
 from calve.ingest.flight.turns import Speaker
-from calve.ingest.recording import recording_door
+from calve.ingest.recording import acting, recording_door
 from calve.protocol import LogRange, problem_of
 from calve.protocol.flight import decode
 from calve.protocol.queries import QUERY, QueryTicket
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from calve.ingest.intake import Intake
     from calve.topics.topic import Topic
 
+_NAME: Final = "flight"  # of this door, in the audit log
 _DOOR: Final = "calve-door"
 _AUTHORIZATION: Final = "authorization"
 # The scopes of the tokens that calls take; of DoAction, each action has its own.
@@ -77,7 +78,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with Answering(context), self._call(context, CALLS["do_put"]) as call:
             speaker = Speaker(self._turns, topic_of(descriptor, call.caller))
-            PutStream(self._intake, call, speaker, reader, writer).run()
+            with acting(lambda: call.caller, _NAME):
+                PutStream(self._intake, call, speaker, reader, writer).run()
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         with Answering(context):
@@ -157,7 +159,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             call.outstanding = 0 if is_flush else 1
             body = action.body.to_pybytes()
             subject = actions.subject_of(body)
-            with recording_door(self._intake, lambda: call.caller, "flight", action.type, subject):
+            with recording_door(self._intake, lambda: call.caller, _NAME, action.type, subject):
                 return [actions.perform(self._intake, call.caller, action.type, body)]
 
     def _call(self, context: Any, scope: Need) -> Call:

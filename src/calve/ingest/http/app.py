@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -25,7 +25,7 @@ from calve.ingest.http.callers import admit, known_caller
 from calve.ingest.http.openapi import docs_page, openapi
 from calve.ingest.http.problems import MEDIA_TYPE, Refusal, headers_of, plain_problem
 from calve.ingest.http.upload import Upload
-from calve.ingest.recording import HTTP_ACTIONS, recording_door
+from calve.ingest.recording import HTTP_ACTIONS, acting, recording_door
 from calve.ingest.refusals import RETRY_AFTER_MS, as_refusal
 from calve.protocol import problem_of
 
@@ -48,6 +48,8 @@ Made = TypeVar("Made")
 
 class App:
     """An ASGI application over the route table."""
+
+    _door = "http"  # as the audit log calls it
 
     def __init__(self, service: Service, operations: Sequence[Operation], guard: Guard) -> None:
         self._service = service
@@ -159,13 +161,13 @@ class App:
         with self._recording(request, operation):
             return await self._handled(request, operation)
 
-    def _recording(self, request: Request, operation: Operation) -> AbstractContextManager[None]:
+    def _recording(self, request: Request, operation: Operation) -> AbstractContextManager[object]:
         action = HTTP_ACTIONS.get((operation.method, operation.path))
-        if action is None:
-            return nullcontext()
         who = partial(known_caller, request)
+        if action is None:
+            return acting(who, self._door)
         subject = ".".join(request.path_params.values())
-        return recording_door(self._service.intake, who, "http", action, subject)
+        return recording_door(self._service.intake, who, self._door, action, subject)
 
     async def _handled(self, request: Request, operation: Operation) -> Response:
         try:

@@ -102,6 +102,8 @@ def _answer(message: Message, kind: str, status: int = HTTPStatus.OK) -> Respons
 class OtlpApp(App):
     """Says what any door would say, as OTLP says it."""
 
+    _door = "otlp_http"
+
     def _where_instead(self, path: str) -> str:
         return "send to " + ", ".join(operation.path for operation in OPERATIONS)
 

@@ -20,6 +20,7 @@ from calve.ingest.crowd import Door, Known
 from calve.ingest.otlp.answers import code_of, response, status_of
 from calve.ingest.otlp.patience import Patience
 from calve.ingest.otlp.telemetry import DATASET_HEADER, Telemetry, dataset_of
+from calve.ingest.recording import acting
 from calve.ingest.refusals import as_refusal
 
 if TYPE_CHECKING:
@@ -146,7 +147,10 @@ class OtlpGrpcServer:
             body = next(messages, b"")
         try:
             dataset = dataset_of(metadata.get(DATASET_HEADER))
-            with self._intake.admission.hold(len(body), client) as admitted:
+            with (
+                acting(lambda: caller, "otlp_grpc"),
+                self._intake.admission.hold(len(body), client) as admitted,
+            ):
                 taken = self._telemetry.take(
                     signal, body, caller=caller, dataset=dataset, admitted=admitted
                 )
