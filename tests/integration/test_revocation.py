@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 from pyarrow import flight
 from websockets.exceptions import ConnectionClosed
@@ -23,12 +24,16 @@ from calve.access.token import digest_of, id_of
 from calve.audit import Trail
 from calve.clock import SystemClock
 from calve.errors import Denied, Overloaded, Unauthenticated
-from calve.state import open_state
+from calve.model import TableName
+from calve.state import SubscriptionName, open_state
 from tests.commands import Run, run_command
 from tests.integration.access_site import ROWS, Site, access_site, bearer
 from tests.integration.flight_calls import refused
 from tests.services import up
 
+UPLOAD_SECONDS = 6.0
+MANY = pa.record_batch({"id": range(1_000), "secret": ["x" * 500] * 1_000})
+LARGE = "SELECT i, repeat('x', 500) || i AS s FROM range(1000000) t(i)"
 WAIT_SECONDS = 20.0  # a test that waits longer has found a stream that does not end
 
 
@@ -120,7 +125,42 @@ def by_silent_put(site: Site, token: str, began: threading.Event) -> str:
         return "unauthenticated"
 
 
+def slowly(began: threading.Event) -> Iterator[bytes]:
+    """Rows that go on for longer than a revoked token may."""
+    deadline = time.monotonic() + UPLOAD_SECONDS
+    while time.monotonic() < deadline:
+        yield b'{"id": 7}\n'
+        began.set()
+        time.sleep(0.1)
+
+
+def by_upload(site: Site, token: str, began: threading.Event) -> str:
+    headers = {"Content-Type": "application/x-ndjson", **bearer(token)}
+    answer = httpx.post(
+        f"{site.addresses.http}/v1/topics/orders/rows", content=slowly(began), headers=headers
+    )
+    return "unauthenticated" if answer.status_code == 401 else answer.text
+
+
+def by_telemetry(site: Site, token: str, began: threading.Event) -> str:
+    headers = {"Content-Type": "application/json", **bearer(token)}
+    content = (b" " * len(each) for each in slowly(began))
+    answer = httpx.post(f"{site.addresses.otlp_http}/v1/logs", content=content, headers=headers)
+    return "unauthenticated" if answer.status_code == 401 else answer.text
+
+
+def by_flush(site: Site, token: str, began: threading.Event) -> str:
+    """Of rows that no pipeline brings to the table."""
+    url = f"{site.addresses.http}/v1/topics/orders/flush?timeout_ms=15000"
+    began.set()
+    answer = httpx.post(url, headers=bearer(token), timeout=WAIT_SECONDS)
+    return "unauthenticated" if answer.status_code == 401 else answer.text
+
+
 STREAMS: dict[str, Any] = {
+    "an upload": by_upload,
+    "telemetry": by_telemetry,
+    "a flush": by_flush,
     "Flight": over_flight,
     "server-sent events": over_events,
     "WebSocket": over_socket,
@@ -151,6 +191,56 @@ def test_streams_that_are_open_end_when_their_token_is_revoked_elsewhere(site: S
     assert other.is_alive()  # another token's go on
     with pytest.raises(Unauthenticated):
         Client(site.addresses.flight, token=token).stats("orders")
+
+
+def test_an_answer_that_is_not_read_ends_when_its_token_is_revoked(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    token, lasting = site.token(("query",)), site.token(("query",))
+
+    def under_way() -> list[Any]:
+        found = site.http.get("/v1/queries", headers=bearer(lasting)).json()["queries"]
+        return list(found)
+
+    url = f"{site.addresses.http}/v1/query?format=csv"
+    with httpx.stream("POST", url, json={"sql": LARGE}, headers=bearer(token)) as answer:
+        pieces = answer.iter_bytes()
+        next(pieces)
+        assert len(under_way()) == 1
+        revoke_elsewhere(site, token)
+        deadline = time.monotonic() + 5
+        while under_way():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        with pytest.raises(httpx.HTTPError):
+            list(pieces)
+    assert [each.message for each in caplog.records] == [
+        "an answer was cut off: the token is not known, was revoked, or is over"
+    ]
+
+
+def test_a_subscriber_that_does_not_read_is_ended_when_its_token_is_revoked(site: Site) -> None:
+    token = site.token(("subscribe",))
+    for _ in range(40):
+        site.produce("acme.default.orders", MANY)
+    billing = SubscriptionName(TableName.parse("acme.default.orders"), "billing")
+
+    def owner() -> str | None:
+        found = site.intake.state.subscription(billing)
+        return found and found.owner
+
+    path = "/v1/topics/orders/subscriptions/billing/stream"
+    with httpx.stream("GET", f"{site.addresses.http}{path}", headers=bearer(token)) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        while owner() is None:
+            time.sleep(0.05)
+        revoke_elsewhere(site, token)
+        deadline = time.monotonic() + 5
+        while owner() is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert any("unauthenticated" in line for line in lines)
 
 
 def test_guessing_is_slowed_down_and_others_go_on(

@@ -2,7 +2,8 @@
 
 The status is known when the first bytes are: what is wrong before that is a problem, what goes
 wrong later cuts the answer off, so that nobody takes it for whole. A client that goes ends the
-query, also while nothing was sent yet.
+query, also while nothing was sent yet; so does one whose token counts no more, also while it does
+not read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -22,6 +24,7 @@ from starlette.responses import Response
 
 from calve.errors import CalveError, Unavailable
 from calve.ingest.answering import facts_of
+from calve.ingest.http.peer import peer_of
 from calve.query.formats import write_rows
 from calve.query.rows import Rows
 
@@ -53,17 +56,18 @@ class AnswerWriter(io.RawIOBase):
         question: Question,
         kind: str,
         *,
-        is_valid: Callable[[Caller], bool],
+        recheck: Callable[[Caller], None],
     ) -> None:
-        """`is_valid` says whether whoever asked still may."""
+        """`recheck` raises when whoever asked may no longer."""
         super().__init__()
-        self._is_valid = is_valid
+        self._recheck = recheck
         self._queries = queries
         self._question = question
         self._kind = kind
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Piece] = asyncio.Queue(_AHEAD_MAX)
         self._is_gone = threading.Event()
+        self._cut: asyncio.Future[CalveError] = self._loop.create_future()
         self._buffer = bytearray()
         self.headers: dict[str, str] = {}
         threading.Thread(target=self._run, name="calve-http-query", daemon=True).start()
@@ -71,6 +75,10 @@ class AnswerWriter(io.RawIOBase):
     async def next(self) -> Piece:
         """The next bytes, or what went wrong, or None at the end."""
         return await self._pieces.get()
+
+    async def cut(self) -> CalveError:
+        """Why the client is not to have the rest, when it does not take what would tell it so."""
+        return await asyncio.shield(self._cut)
 
     def give_up(self) -> None:
         """Nobody waits for the rest."""
@@ -93,7 +101,7 @@ class AnswerWriter(io.RawIOBase):
             self._write(answer)
             self._send()
         except CalveError as error:
-            self._put(error)
+            self._put(self._refusal() or error)
         except Exception as error:  # noqa: BLE001
             _log.exception("a query failed")
             self._put(CalveError(f"the service failed at this query: {type(error).__name__}"))
@@ -110,7 +118,14 @@ class AnswerWriter(io.RawIOBase):
             answer.close()
 
     def _is_over(self) -> bool:
-        return self._is_gone.is_set() or not self._is_valid(self._question.caller)
+        return self._is_gone.is_set() or self._refusal() is not None
+
+    def _refusal(self) -> CalveError | None:
+        try:
+            self._recheck(self._question.caller)
+        except CalveError as error:
+            return error
+        return None
 
     def _send(self) -> None:
         piece, self._buffer = bytes(self._buffer), bytearray()
@@ -129,7 +144,7 @@ class AnswerWriter(io.RawIOBase):
             try:
                 waiting.result(_LOOK_SECONDS)
             except NotYet:
-                if not self._is_gone.is_set():
+                if not self._is_over():
                     continue
                 break
             except asyncio.CancelledError:
@@ -137,7 +152,14 @@ class AnswerWriter(io.RawIOBase):
             return True
         waiting.cancel()
         self._is_gone.set()
+        reason = self._refusal() or Unavailable("whoever asked does not take it")
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._cut_off, reason)
         return False
+
+    def _cut_off(self, reason: CalveError) -> None:
+        if not self._cut.done():
+            self._cut.set_result(reason)
 
 
 class AnswerResponse(Response):
@@ -151,27 +173,36 @@ class AnswerResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(disconnected(receive))
+        cut = asyncio.ensure_future(self._writer.cut())
+        sent = asyncio.ensure_future(self._sent(send))
         try:
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
-            piece: Piece = self._first
-            while piece is not None and not isinstance(piece, CalveError):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                piece = await either(self._writer.next(), gone)
-            if piece is None:
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-            else:
-                _log.warning("an answer was cut off: %s", piece.message)
-        except ClientDisconnect:
-            return
+            await asyncio.wait((gone, sent, cut), return_when=asyncio.FIRST_COMPLETED)
+            problem = next((each.result() for each in (sent, cut) if each.done()), None)
+            if problem is not None and not gone.done():
+                _log.warning("an answer was cut off: %s", problem.message)
+                peer_of(scope).leave()
+                await gone
         finally:
-            gone.cancel()
+            for each in (gone, sent, cut):
+                each.cancel()
             self._writer.give_up()
+
+    async def _sent(self, send: Send) -> CalveError | None:
+        """What cuts the answer off; None when all of it was sent."""
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+        )
+        piece: Piece = self._first
+        while piece is not None and not isinstance(piece, CalveError):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            piece = await self._writer.next()
+        if piece is None:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return piece
 
 
 async def disconnected(receive: Receive) -> None:

@@ -176,7 +176,10 @@ class Pump(Generic[Piece]):
             yield piece
 
     def _put(self, piece: Piece | None) -> bool:
-        """Wait until there is room for it; False if the client is gone, or the service stops."""
+        """Wait until there is room for it; False if the client is gone, or the service stops.
+
+        Raises if it may read no longer: one that does not read must not keep its stream by that.
+        """
         try:
             waiting: Future[None] = asyncio.run_coroutine_threadsafe(
                 self._pieces.put(piece), self._loop
@@ -187,12 +190,21 @@ class Pump(Generic[Piece]):
             try:
                 waiting.result(_LOOK_SECONDS)
             except NotYet:
+                if piece is not None:  # the end is for everybody
+                    self._recheck_waiting(waiting)
                 continue
             except asyncio.CancelledError:
                 return False
             return True
         waiting.cancel()
         return False
+
+    def _recheck_waiting(self, waiting: Future[None]) -> None:
+        try:
+            self._recheck()
+        except CalveError:
+            waiting.cancel()
+            raise
 
 
 def _let_go(stream: RowStream, ended: Callable[[], None]) -> None:

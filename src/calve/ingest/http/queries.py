@@ -48,8 +48,8 @@ async def run_query(service: Service, request: Request) -> Response:
     client = caller.share(request.client.host if request.client else "")
     question = Question(order.sql, order.parameters, order.fresh, client, order.tenant, caller)
     gone = asyncio.ensure_future(disconnected(request.scope["calve.upload"].receive))
-    is_valid = service.intake.doorkeeper.is_valid
-    writer = AnswerWriter(queries, question, kind, is_valid=is_valid)
+    recheck = service.intake.doorkeeper.recheck
+    writer = AnswerWriter(queries, question, kind, recheck=recheck)
     try:
         first = await either(writer.next(), gone)
     except BaseException:

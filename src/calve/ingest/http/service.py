@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _THREADS_MAX: Final = 8
 _DOCUMENT_BYTES_MAX: Final = 4 << 20
+_RECHECK_SECONDS: Final = 1.0  # what came faster is not worth another thread
 
 Grow: TypeAlias = "Callable[[int], object]"
 Given = ParamSpec("Given")
@@ -76,15 +78,26 @@ class Service:
     async def body(
         self, request: Request, *, bytes_max: int | None = None
     ) -> tuple[bytes, Admitted]:
-        """The request's bytes as they came, and what was admitted for them."""
+        """The request's bytes as they came, and what was admitted for them.
+
+        Unauthenticated if the sender lost the right to while they came.
+        """
         upload: Upload = request.scope["calve.upload"]
-        client = caller_of(request).share(request.client.host if request.client else "")
-        return await upload.read(
+        caller = caller_of(request)
+        begun = time.monotonic()
+        body, admitted = await upload.read(
             self.intake.admission,
-            client,
+            caller.share(request.client.host if request.client else ""),
             bytes_max=min(bytes_max or sys.maxsize, self.settings.request_bytes_max),
             timeout_seconds=self.settings.http_body_timeout_ms / 1000,
         )
+        if time.monotonic() - begun > _RECHECK_SECONDS:
+            try:
+                await self.in_thread(self.intake.doorkeeper.recheck, caller)
+            except BaseException:
+                admitted.release()
+                raise
+        return body, admitted
 
     async def document(self, request: Request, kind: type[Body]) -> Body:
         """The request's body as one of our types."""

@@ -103,11 +103,17 @@ async def flush_topic(service: Service, request: Request) -> Response:
     timeout_ms = number(request, "timeout_ms", default=FLUSH_MS_DEFAULT, least=0, most=FLUSH_MS_MAX)
     assert timeout_ms is not None
     intake = service.intake
+    caller = caller_of(request)
     awaited = await service.in_thread(intake.request_flush, name)
+
+    def still_behind() -> dict[int, int]:
+        intake.doorkeeper.recheck(caller)
+        return behind(intake.state, awaited)
+
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
     pause = _POLL_SECONDS_MIN
-    while late := await service.in_thread(behind, intake.state, awaited):
+    while late := await service.in_thread(still_behind):
         remaining = deadline - loop.time()
         if remaining <= 0:
             seconds = timeout_ms / 1000

@@ -146,6 +146,7 @@ class OtlpGrpcServer:
         with self._patience.waiting(context):
             body = next(messages, b"")
         try:
+            self._intake.doorkeeper.recheck(caller)  # the message may have taken its time
             dataset = dataset_of(metadata.get(DATASET_HEADER))
             with (
                 acting(lambda: caller, "otlp_grpc"),
