@@ -97,6 +97,18 @@ def test_who_guesses_at_one_door_waits_at_all(site: Site) -> None:
     assert {asked(site, door, new_secret()) for door in DOORS} == {TOLD_TO_WAIT}
 
 
+def test_guesses_at_a_schema_keep_nobody_else_out(site: Site) -> None:
+    """Arrow does not tell whose they are, so all would count as those of one address."""
+    place = flight.FlightDescriptor.for_path("orders").serialize()
+    with grpc.insecure_channel(urlsplit(site.addresses.flight).netloc) as channel:
+        ask = channel.unary_unary("/arrow.flight.protocol.FlightService/GetSchema")
+        for _ in range(15):
+            with pytest.raises(grpc.RpcError) as refused:
+                ask(place, metadata=[("authorization", f"Bearer {new_secret()}")], timeout=20)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert ask(place, metadata=[("authorization", f"Bearer {site.token()}")], timeout=20)
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_who_dawdles_is_ended_and_others_are_served(site: Site, door: str) -> None:
     known = site.token()

@@ -79,14 +79,22 @@ class Doorkeeper:
             return None
         return self._admitted(known.token, digest, address)
 
+    def require_token(self, authorization: str | None) -> None:
+        """Unauthenticated without a token that counts, for where nobody knows the address.
+
+        Such attempts are not counted: together they would have those wait who made none.
+        """
+        if not self.is_required:
+            return
+        digest = digest_of(_secret(authorization))
+        if not hmac.compare_digest(digest, self._host_digest):
+            self._require_same(self._current(id_of(digest)).token, digest)
+
     def recheck(self, caller: Caller) -> None:
         """Whether a caller whose stream is open still is one; may read the state, not often."""
         if caller.token_id is None or caller.token_id == id_of(self._host_digest):
             return
-        known = self._known.get(caller.token_id)
-        if known is None or self._is_old(known):
-            known = self._read(caller.token_id)
-        self._require_valid(known.token)
+        self._require_valid(self._current(caller.token_id).token)
 
     def is_valid(self, caller: Caller) -> bool:
         """The same as a claim; what cannot be found out does not hold."""
@@ -102,10 +110,7 @@ class Doorkeeper:
             return Caller.of_host(address)
         if token_id == id_of(self._host_digest):
             return Caller.of_host(address, token_id=token_id)
-        known = self._known.get(token_id)
-        if known is None or self._is_old(known):
-            known = self._read(token_id)
-        return Caller.of_token(self._require_valid(known.token), address)
+        return Caller.of_token(self._require_valid(self._current(token_id).token), address)
 
     def of_ticket(self, ticket: LogRange, address: str) -> Caller:
         """Who reads with a signed ticket: the pipeline, as long as its token counts."""
@@ -140,18 +145,27 @@ class Doorkeeper:
 
     def _admitted(self, token: Token | None, digest: str, address: str) -> Caller:
         try:
-            found = self._require_valid(token)
-            if not hmac.compare_digest(digest, found.digest):
-                raise _refused()
+            found = self._require_same(token, digest)
         except Unauthenticated:
             self._attempts.failed(address)
             raise
         return Caller.of_token(found, address)
 
+    def _require_same(self, token: Token | None, digest: str) -> Token:
+        found = self._require_valid(token)
+        if not hmac.compare_digest(digest, found.digest):
+            raise _refused()
+        return found
+
     def _require_valid(self, token: Token | None) -> Token:
         if token is None or token.is_over(self._clock.now()):
             raise _refused()
         return token
+
+    def _current(self, token_id: str) -> _Known:
+        """As it was a moment ago, or as it is now."""
+        known = self._known.get(token_id)
+        return self._read(token_id) if known is None or self._is_old(known) else known
 
     def _is_old(self, known: _Known) -> bool:
         return self._clock.monotonic() - known.read_at >= READ_AGAIN_SECONDS

@@ -221,9 +221,8 @@ class _Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         authorization = next(iter(headers.get(_AUTHORIZATION, ())), None)
         try:
             if info.method == flight.FlightMethod.GET_SCHEMA:
-                # Arrow has no status of its own for what GetSchema itself raises. Nobody knows
-                # the address here.
-                self._doorkeeper.caller(authorization, "")
+                # Arrow has no status of its own for what GetSchema itself raises.
+                self._doorkeeper.require_token(authorization)
             self._calls.enter()
         except CalveError as error:
             raise told(None, error) from None
