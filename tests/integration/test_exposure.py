@@ -48,6 +48,16 @@ def test_a_service_without_tokens_or_tls_does_not_open_to_others(
     assert "tokens:" not in refused.value.message
 
 
+def test_a_check_of_the_settings_says_so_before_a_start_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = ["calve", "config", "check", "--set", "ingest.host=0.0.0.0"]
+    refused = run_command(check, monkeypatch, capsys)
+    assert (refused.code, "is not loopback" in refused.err) == (InvalidSettings.exit_code, True)
+    taken = run_command([*check, "--set", "auth.allow_insecure=true"], monkeypatch, capsys)
+    assert (taken.code, "INSECURE" in taken.err, "valid" in taken.err) == (0, True, True)
+
+
 @pytest.mark.parametrize("host", ["10.0.0.7", "lake.example.com", "::", "127.evil.example.com"])
 def test_every_address_but_loopback_is_another_machines(
     make_settings: MakeSettings, host: str

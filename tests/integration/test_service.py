@@ -29,6 +29,7 @@ from calve.service.role import Backoff
 from calve.service.supervisor import Supervisor
 from calve.settings import Settings
 from tests.conftest import MakeSettings
+from tests.servers.tls import Authority
 from tests.services import (
     PORTS,
     Up,
@@ -60,19 +61,37 @@ def restarted(service: Up, before: int) -> int:
     return service.ingest_pid
 
 
+def guarded(directory: Path) -> list[str]:
+    """A service that other machines reach."""
+    directory.mkdir()
+    authority = Authority(directory)
+    certificate, key = authority.server_files()
+    settings = {
+        "ingest.host": "0.0.0.0",
+        "ingest.tls_cert": certificate,
+        "ingest.tls_key": key,
+        "ingest.tls_ca": authority.pem,
+        "auth.required": "true",
+    }
+    return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_lines_that_up_prints_to_copy_send_a_row_each(data: Path) -> None:
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_the_lines_that_up_prints_to_copy_send_a_row_each(data: Path, *, is_guarded: bool) -> None:
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    with up(data, as_json=False) as service:
+    arguments = guarded(data.with_name("its tls")) if is_guarded else []
+    with up(data, *arguments, as_json=False) as service:
         assert service.process.stderr is not None
         lines: list[str] = []
-        while len(lines) < 3:
+        while len(lines) < 3 + is_guarded:
             line = service.process.stderr.readline()
             assert line, lines
             lines += [line.strip()] if line.startswith("  ") else []
+        first = lines.pop(0) if is_guarded else ":"
         sent = [
             subprocess.Popen(
-                ["sh", "-c", line],
+                ["sh", "-ec", f"{first}\n{line}"],
                 env={**environment(), "PATH": tools},
                 cwd=data.parent,
                 stdout=subprocess.PIPE,
@@ -83,6 +102,13 @@ def test_the_lines_that_up_prints_to_copy_send_a_row_each(data: Path) -> None:
         for each in sent:
             said, _ = each.communicate(timeout=60)
             assert each.returncode == 0, said.decode()
+        listed = subprocess.run(
+            ["calve", "topic", "list", "--data", data, *arguments],
+            env={**environment(), "PATH": tools},
+            capture_output=True,
+            check=False,
+        )
+        assert b"events" in listed.stdout, listed.stderr
     assert sorted(rows_in_log(settings_of(data), "events")) == [1, 2, 3]
 
 

@@ -34,6 +34,7 @@ from calve.settings import (
 from calve.settings.keys import KEYS
 from calve.settings.reference import MEANINGS
 from calve.settings.render import rows, template
+from tests.commands import run_command
 
 Load = Callable[..., LoadedSettings]
 
@@ -541,3 +542,11 @@ def test_errors_of_our_own_processes_tell_no_secret(load: Load) -> None:
     assert error.context["fact"] == MASK
     hide_secrets(load("").settings)
     assert str(CalveError("it said hunter2")) == "it said hunter2"
+
+
+def test_a_file_that_calve_writes_is_its_owners_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["calve", "config", "init"], monkeypatch, capsys).code == 0
+    assert (tmp_path / "calve.toml").stat().st_mode & 0o777 == 0o600

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -34,7 +35,8 @@ def init(call: Call, *, force: bool) -> None:
     if others and call.config is None:
         raise Conflict(f"{others[0]} is here already", hint="edit it, or remove it first")
     try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
+        # Its owner's alone: passwords and keys are what somebody writes into it.
+        with open(path, "w" if force else "x", encoding="utf-8", opener=_private) as file:
             file.write(template())
     except FileExistsError as error:
         raise Conflict(f"{path} exists", hint="edit it, or replace it with --force") from error
@@ -67,14 +69,25 @@ def show(call: Call) -> None:
 def check(call: Call) -> None:
     """Say whether the settings are valid, without opening anything.
 
+    Also whether `calve up` would open its doors with them to other machines.
+
     \b
     Example: calve config check --config calve.toml
     """
     loaded = call.load()
+    # Other commands about the configuration need not wait for it.
+    from calve.ingest.exposure import insecure_words, require_guards
+
+    if lacking := require_guards(loaded.settings):
+        say(insecure_words(loaded.settings, lacking))
     where = str(loaded.file) if loaded.file else "defaults, environment and flags"
     say(f"valid: {where}")
     if call.as_json:
         print_json({"valid": True, "file": loaded.file and str(loaded.file)})
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _plain(value: object) -> object:

@@ -118,7 +118,7 @@ def service_url(settings: Settings, server: str | None) -> str | None:
     from calve.service.announcement import running_service
 
     running = running_service(settings)
-    return running.addresses.flight if running else None
+    return running.addresses.from_here().flight if running else None
 
 
 def client_of(settings: Settings, url: str) -> Client:

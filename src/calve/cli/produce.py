@@ -162,7 +162,8 @@ def _running(settings: Settings, *, is_http: bool) -> str | None:
     running = running_service(settings)
     if running is None:
         return None
-    return running.addresses.http if is_http else running.addresses.flight
+    addresses = running.addresses.from_here()
+    return addresses.http if is_http else addresses.flight
 
 
 class _IntoLake:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -100,7 +101,7 @@ def _traffic(
     from calve.cli.demo import TOPIC, demo_traffic
 
     say(f"sending sample rows to the topic {TOPIC}")
-    return demo_traffic(settings, addresses.flight)
+    return demo_traffic(settings, addresses.from_here().flight)
 
 
 def _print(call: Call, settings: Settings, addresses: Addresses | None) -> None:
@@ -114,13 +115,44 @@ def _print(call: Call, settings: Settings, addresses: Addresses | None) -> None:
     click.echo(f"HTTP    {addresses.http}")
     if addresses.otlp_grpc and addresses.otlp_http:
         click.echo(f"OTLP    {addresses.otlp_grpc} (gRPC), {addresses.otlp_http} (HTTP)")
-    say(
-        f"""
-The lake is in {settings.data}. Ctrl-C stops the service. To send a row, copy a line:
-
-  echo '{{"id": 1}}' | calve produce events --data - --server {addresses.flight}
-  curl --json '[{{"id": 2}}]' {addresses.http}/v1/topics/events/rows
-  python -c 'import calve; calve.Client("{addresses.flight}").produce("events", [{{"id": 3}}])'
-"""
-    )
+    sending = _sending(settings, addresses)
+    say(f"\nThe lake is in {settings.data}. Ctrl-C stops the service. {sending}")
     say(_LOOK)
+
+
+def _sending(settings: Settings, addresses: Addresses) -> str:
+    if settings.ingest.tls_client_ca is not None:
+        return (
+            "Who sends rows shows a certificate\nthat `calve tls init --client NAME` makes; "
+            "docs/operating/security.md tells how.\n"
+        )
+    lines = "\n".join(f"  {line}" for line in _lines_that_send(settings, addresses))
+    which = "the first line and another" if settings.auth.required else "a line"
+    return f"To send a row, copy {which}:\n\n{lines}\n"
+
+
+def _lines_that_send(settings: Settings, addresses: Addresses) -> Iterator[str]:
+    """Which work as they stand, in a shell of this machine."""
+    at = addresses.from_here()
+    command = header = authority = keywords = module = ""
+    if settings.auth.required:
+        lake = shlex.quote(str(settings.data))
+        yield f"export CALVE_TOKEN=$(calve token create me --scope produce --data {lake})"
+        header = '-H "Authorization: Bearer $CALVE_TOKEN" '
+        keywords, module = ', token=os.environ["CALVE_TOKEN"]', ", os"
+    if settings.ingest.tls_cert is not None:
+        file = str(settings.ingest.trusted)
+        command = " --set " + shlex.quote(f"ingest.tls_ca={file}")
+        authority = f"--cacert {shlex.quote(file)} "
+        keywords += f', tls_root_certs=open({_text(file)}, "rb").read()'
+    program = (
+        f"import calve{module}; "
+        f'calve.Client({_text(at.flight)}{keywords}).produce("events", [{{"id": 3}}])'
+    )
+    yield f"echo '{{\"id\": 1}}' | calve produce events --data - --server {at.flight}{command}"
+    yield f"curl {authority}{header}--json '[{{\"id\": 2}}]' {at.http}/v1/topics/events/rows"
+    yield f"python -c {shlex.quote(program)}"
+
+
+def _text(value: str) -> str:
+    return msgspec.json.encode(value).decode()

@@ -38,11 +38,20 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
     otlp_grpc: str | None = None  # the two are not there without the part `otlp`
     otlp_http: str | None = None
 
+    def from_here(self) -> Addresses:
+        """As this machine calls them: no certificate is made for "every address"."""
+        urls: dict[str, str | None] = msgspec.structs.asdict(self)
+        return Addresses(**{name: url and _called(url) for name, url in urls.items()})  # type: ignore[arg-type]
+
     def ports(self) -> dict[str, int]:
         """By the names of the addresses."""
         urls: dict[str, str | None] = msgspec.structs.asdict(self)
         found = {name: urlsplit(url).port for name, url in urls.items() if url is not None}
         return {name: port for name, port in found.items() if port is not None}
+
+
+def _called(url: str) -> str:
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 class Announced(msgspec.Struct, frozen=True, kw_only=True):

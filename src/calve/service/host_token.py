@@ -36,7 +36,10 @@ def leave_host_token(intake: Intake) -> Path | None:
 def host_token(settings: Settings, url: str) -> str | None:
     """That of the service of this lake, if the address is its own."""
     running = running_service(settings)
-    if running is None or url not in {running.addresses.flight, running.addresses.http}:
+    if running is None:
+        return None
+    own, here = running.addresses, running.addresses.from_here()
+    if url not in {own.flight, own.http, here.flight, here.http}:
         return None
     try:
         return _file(settings, settings.ingest.partition).read_text().strip() or None
