@@ -63,8 +63,8 @@ def test_keys_are_their_owners_alone(init: Init) -> None:
     assert init.place.stat().st_mode & 0o777 == 0o700
     modes = {file.name: file.stat().st_mode & 0o777 for file in init.place.iterdir()}
     assert modes == {
-        **{f"{name}.key": 0o600 for name in ("ca", "server", "client")},
-        **{f"{name}.pem": 0o644 for name in ("ca", "server", "client")},
+        **{f"{name}.key": 0o600 for name in ("ca", "server", "client-billing")},
+        **{f"{name}.pem": 0o644 for name in ("ca", "server", "client-billing")},
     }
 
 
@@ -95,10 +95,44 @@ def test_the_files_lie_in_the_lake_unless_told_otherwise(
     assert done.json()["cert"] == str(data / "_calve" / "tls" / "server.pem")
 
 
-@pytest.mark.parametrize("host", ["", "a..b", "ü" * 70])
-def test_a_name_that_is_none_is_refused_before_anything_is_written(init: Init, host: str) -> None:
-    assert init("--host", host).code == InvalidRequest.exit_code
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            ("--host", each)
+            for each in ("", "a..b", "ü" * 70, "bad host!", "a/b", "-a.b", "10.0.0")
+        ),
+        *(("--client", each) for each in ("", "../x", "a b", "a" * 65)),
+    ],
+)
+def test_a_name_that_is_none_is_refused_before_anything_is_written(
+    init: Init, words: tuple[str, str]
+) -> None:
+    assert init(*words).code == InvalidRequest.exit_code
     assert not init.place.exists()
+
+
+def test_names_of_every_kind_are_taken(init: Init) -> None:
+    hosts = ("*.example.com", "my_lake", "bücher.example", "10.0.0.7", "[::1]", "a-b.c1")
+    assert init(*(word for host in hosts for word in ("--host", host))).code == 0
+
+
+def test_each_client_has_its_own_files_and_the_service_keeps_its_own(init: Init) -> None:
+    assert init("--host", "lake.example.com", "--client", "billing").code == 0
+    before = {file.name: file.read_bytes() for file in init.place.iterdir()}
+    made = init("--client", "reports", "--json").json()
+    assert made["client_cert"] == str(init.place / "client-reports.pem")
+    after = {file.name: file.read_bytes() for file in init.place.iterdir()}
+    assert {**after, **before} == after
+    assert after.keys() - before.keys() == {"client-reports.pem", "client-reports.key"}
+    trusted = ssl.create_default_context(cafile=made["ca"])
+    trusted.load_cert_chain(made["client_cert"], made["client_key"])
+    assert init("--client", "reports").code == Conflict.exit_code
+    assert init("--client", "reports", "--yes").code == 0
+    renewed = {file.name for file in init.place.iterdir() if file.read_bytes() != after[file.name]}
+    assert renewed == {"client-reports.pem", "client-reports.key"}
+    (init.place / "ca.key").unlink()
+    assert init("--client", "late").code == InvalidRequest.exit_code
 
 
 def test_a_damaged_authority_is_told(init: Init) -> None:

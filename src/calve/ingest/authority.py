@@ -1,17 +1,18 @@
 """A certificate authority of one's own, for a laptop or a test: `calve tls init`.
 
-It signs a certificate for the service and, if wanted, one for a client. Keys are readable by their
-owner alone from the moment that their files are there.
+It signs a certificate for the service and, if wanted, one for each client. Keys are readable by
+their owner alone from the moment that their files are there.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -38,11 +39,16 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _AUTHORITY_DAYS: Final = 3650
 _SKEW: Final = timedelta(hours=1)  # of clocks that read the certificate
 _NAME_MAX: Final = 64  # of a common name
+_CLIENT: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?", re.ASCII)
+_LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST: Final = re.compile(
+    rf"(?=.{{1,253}}\Z)(?:\*\.)?(?:{_LABEL}\.)*(?![0-9]+\Z){_LABEL}", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """What lies in a directory once it was filled; the client's are there if one was asked for."""
+    """What lies in a directory once it was filled; a client's are there if one was asked for."""
 
     directory: Path
 
@@ -58,9 +64,8 @@ class TlsFiles:
     def server(self) -> tuple[Path, Path]:
         return self._pair("server")
 
-    @property
-    def client(self) -> tuple[Path, Path]:
-        return self._pair("client")
+    def client(self, name: str) -> tuple[Path, Path]:
+        return self._pair(f"client-{name}")
 
     def _pair(self, name: str) -> tuple[Path, Path]:
         return self.directory / f"{name}.pem", self.directory / f"{name}.key"
@@ -68,11 +73,15 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """For which names and addresses the service's certificate is, and for whom the client's."""
+    """For which names and addresses the service's certificate is, and for whom a client's.
+
+    With `client_only` the service keeps the one that it has.
+    """
 
     hosts: Sequence[str]
     client: str | None
     days: int
+    client_only: bool = False
 
 
 class Authority:
@@ -152,10 +161,15 @@ class Authority:
         return certificate.not_valid_after_utc
 
 
-def init_tls(
-    files: TlsFiles, wanted: Wanted, *, replace: bool, new_ca: bool, clock: Clock
-) -> datetime:
-    """Fill the directory, and say until when the certificates hold.
+class Made(NamedTuple):
+    """Until when what was made holds, and whether a certificate of the service was among it."""
+
+    until: datetime
+    has_server: bool
+
+
+def init_tls(files: TlsFiles, wanted: Wanted, *, replace: bool, new_ca: bool, clock: Clock) -> Made:
+    """Fill the directory, with what is wanted of it.
 
     Conflict, and nothing written, if that would replace a file.
 
@@ -163,8 +177,11 @@ def init_tls(
     """
     for host in wanted.hosts:
         _alternative(host)
-    written = [files.ca, files.ca_key, *files.server, *(files.client if wanted.client else ())]
-    there = [file for file in written if file.exists()]
+    pair = files.client(_client_name(wanted.client)) if wanted.client is not None else None
+    is_served = any(file.exists() for file in files.server)
+    has_server = new_ca or not (wanted.client_only and is_served)
+    written = [files.ca, files.ca_key, *files.server] if has_server else []
+    there = [file for file in [*written, *(pair or ())] if file.exists()]
     if there and not replace:
         raise Conflict(
             f"{there[0]} is there already",
@@ -174,16 +191,30 @@ def init_tls(
     try:
         make_private(files.directory)
         keeps = files.ca.exists() and files.ca_key.exists() and not new_ca
-        authority = Authority.read(files, clock) if keeps else Authority.made(files, clock)
-        until = authority.issue_server(files.server, wanted.hosts, wanted.days)
-        if wanted.client:
-            authority.issue_client(files.client, wanted.client, wanted.days)
+        reads = keeps or not has_server  # another authority's clients would not be trusted
+        authority = Authority.read(files, clock) if reads else Authority.made(files, clock)
+        untils = []
+        if has_server:
+            untils.append(authority.issue_server(files.server, wanted.hosts, wanted.days))
+        if wanted.client is not None and pair is not None:
+            untils.append(authority.issue_client(pair, wanted.client, wanted.days))
     except OSError as error:
         raise Denied(
             f"{files.directory} cannot be written: {error.strerror}",
             hint="change its permissions, or name another --directory",
         ) from error
-    return until
+    return Made(untils[0], has_server)
+
+
+def _client_name(name: str) -> str:
+    """It is in a certificate, and in the names of files."""
+    if not _CLIENT.fullmatch(name):
+        raise InvalidRequest(
+            f"{name[:100]!r} is no name for a client",
+            hint="use 1 to 64 letters, digits and . _ @ -; it begins and ends with a letter or a "
+            "digit",
+        )
+    return name
 
 
 def _alternative(host: str) -> x509.GeneralName:
@@ -196,7 +227,7 @@ def _alternative(host: str) -> x509.GeneralName:
         encoded = name.encode("idna").decode("ascii")
     except UnicodeError:
         encoded = ""
-    if not encoded:
+    if not _HOST.fullmatch(encoded):
         raise InvalidRequest(
             f"{host!r} is neither a name nor an address", hint="write lake.example.com or 10.0.0.7"
         )
