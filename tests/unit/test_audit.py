@@ -108,10 +108,12 @@ def test_an_action_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_nobody_else_can_read_it(tmp_path: Path) -> None:
-    with trail_in(tmp_path / "audit").recording("topic.delete", "orders"):
+    directory = tmp_path / "lake" / "_calve" / "audit"
+    with trail_in(directory).recording("topic.delete", "orders"):
         pass
-    assert stat.S_IMODE((tmp_path / "audit").stat().st_mode) == 0o700
-    assert stat.S_IMODE((tmp_path / "audit" / "audit.jsonl").stat().st_mode) == 0o600
+    for made in (directory, directory.parent, directory.parent.parent):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700, made
+    assert stat.S_IMODE((directory / "audit.jsonl").stat().st_mode) == 0o600
 
 
 def _act(directory: str, number: int) -> None:

@@ -24,7 +24,7 @@ import msgspec
 from calve.audit.actor import Actor, actor_now, note_recorded
 from calve.clock import Clock, SystemClock
 from calve.errors import CalveError, Unavailable
-from calve.paths import DataLayout
+from calve.paths import DataLayout, make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -209,7 +209,7 @@ def _opened(directory: Path) -> int:
     try:
         return os.open(path, flags)
     except FileNotFoundError:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(directory)
         file = os.open(path, flags | os.O_CREAT, 0o600)
         _sync_directory(directory)
         return file
