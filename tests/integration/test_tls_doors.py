@@ -17,7 +17,7 @@ import pytest
 from pyarrow import flight
 
 from calve.client import Client
-from calve.errors import InvalidRequest, InvalidSettings
+from calve.errors import InvalidRequest, InvalidSettings, Unavailable
 from calve.lake import Lake
 from calve.service.serving import Serving
 from calve.settings import Settings
@@ -197,6 +197,19 @@ def test_without_a_certificate_of_the_right_authority_no_door_opens_if_one_is_as
         for shown in (None, others):
             with pytest.raises((flight.FlightError, httpx.TransportError, grpc.RpcError)):
                 call(shown)
+
+
+def test_where_tls_or_a_certificate_is_missing_the_hint_says_so(
+    asking: Serving, authority: Authority
+) -> None:
+    roots = authority.pem.read_bytes()
+    at = asking.addresses
+    for url in (at.flight, at.flight.replace("grpc+tls", "grpc")):
+        trusted = roots if "tls" in url else None
+        with Client(url, tls_root_certs=trusted) as client, pytest.raises(Unavailable) as refused:
+            client.topics()
+        assert "grpc+tls://" in str(refused.value.hint)
+        assert "client's certificate" in str(refused.value.hint)
 
 
 def test_our_client_shows_its_certificate(asking: Serving, authority: Authority) -> None:

@@ -126,7 +126,9 @@ class Poster:
         except _BROKEN as error:
             self._connection.close()
             raise Unavailable(
-                f"no service answers at {self._url}: {error}", hint="`calve up` runs one"
+                f"no service answers at {self._url}: {error}",
+                hint="`calve up` runs one. One that speaks TLS answers at https:// alone, and may "
+                "want a client's certificate",
             ) from error
         if response.status != http.HTTPStatus.OK:
             raise _refused(response.status, answer)

@@ -49,6 +49,7 @@ def translated(error: BaseException, url: str) -> CalveError:
     if isinstance(error, flight.FlightUnavailableError):
         return Unavailable(
             f"no service answers at {url}",
-            hint="start one with `calve up`, or give the address of one that runs",
+            hint="start one with `calve up`, or give the address of one that runs. One that speaks "
+            "TLS answers at grpc+tls:// alone, and may want a client's certificate",
         )
     return Unavailable(f"the connection to {url} failed: {said}", hint="try again")
