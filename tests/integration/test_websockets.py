@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import socket
 import time
 from collections.abc import Iterator
@@ -211,6 +212,15 @@ def test_a_subscription_that_is_deleted_ends_its_socket_with_the_reason(service:
         assert last["data"]["detail"].startswith(reason)
 
 
+@pytest.fixture
+def no_errors(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Strangers do not fill the log; looked at when the service has stopped."""
+    yield
+    found = [*caplog.get_records("call"), *caplog.get_records("teardown")]
+    assert not [each.getMessage() for each in found if each.levelno >= logging.ERROR]
+
+
+@pytest.mark.usefixtures("no_errors")
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
@@ -241,6 +251,7 @@ def test_what_cannot_be_is_refused_with_a_problem_before_the_socket_opens(
     assert json.loads(answer.body)["status"] == status
 
 
+@pytest.mark.usefixtures("no_errors")
 @pytest.mark.parametrize(
     ("request_line", "headers", "status"),
     [
@@ -263,6 +274,7 @@ def test_a_handshake_that_is_none_is_refused_with_a_problem(
     assert json.loads(body)["status"] == status
 
 
+@pytest.mark.usefixtures("no_errors")
 @pytest.mark.parametrize(
     ("message", "code"),
     [

@@ -79,6 +79,8 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         if self.close_sent:  # by a client that was too slow, or spoke no sense
             raise ClientDisconnected
         await super().send(message)
+        # To uvicorn a refusal leaves the handshake open, which it would report as our error.
+        self.handshake_complete |= self.close_sent
 
     async def run_asgi(self) -> None:
         Peer(self.transport, self.loop, self._silent_seconds_max).enter(self.scope)
