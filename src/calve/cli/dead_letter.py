@@ -227,7 +227,10 @@ def _values(answer: Any) -> dict[str, Any]:
 
 def _print_list(found: dict[str, Any]) -> None:
     if not found["count"]:
-        say(f"{found['topic']} has no such dead letters")
+        say(
+            f"{found['topic']} has no such dead letters in its table; the next commit brings what "
+            "came since"
+        )
         return
     reasons = found["reasons"][:_REASONS_SHOWN]
     print_table(("COUNT", "REASON"), [(f"{r['count']:,}", _line(r["reason"])) for r in reasons])
