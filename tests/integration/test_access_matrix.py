@@ -22,12 +22,14 @@ from pyarrow import flight
 from calve.access import SCOPES
 from calve.cli.main import CALVE, LazyGroup
 from calve.cli.place import TokenOption
+from calve.errors import CalveError
 from calve.ingest.flight.actions import ACTIONS
 from calve.ingest.flight.service import CALLS, Service
 from calve.ingest.http.otlp import OPERATIONS as OTLP
 from calve.ingest.http.routes import OPERATIONS
 from calve.ingest.otlp.grpc_server import SERVICES
 from calve.model import TableName
+from calve.protocol.problem import decoded
 from calve.topics import TopicSpec
 from tests.integration.access_site import (
     ROWS,
@@ -69,7 +71,9 @@ def wanted(door: str, what: str, kind: str) -> str:
 
 
 def by_status(status: int) -> str:
-    return {401: "unauthenticated", 403: "denied"}.get(status, "allowed")
+    """Whoever is let in may be told that there is no such thing, but not that the service failed."""
+    other = f"failed with {status}" if status >= 500 else "allowed"
+    return {401: "unauthenticated", 403: "denied"}.get(status, other)
 
 
 def by_flight(call: Callable[[], object]) -> str:
@@ -79,7 +83,10 @@ def by_flight(call: Callable[[], object]) -> str:
         return "unauthenticated"
     except flight.FlightUnauthorizedError:
         return "denied"
-    except (flight.FlightError, OSError, KeyError, ValueError, NotImplementedError):
+    except flight.FlightError as error:  # Arrow has no class for most, and sends the problem
+        problem = decoded(error.extra_info)
+        return f"failed with {error!r}" if problem is None else by_status(problem.status)
+    except (KeyError, ValueError):  # there is no such thing
         return "allowed"
     return "allowed"
 
@@ -221,7 +228,7 @@ def test_telemetry_over_grpc_lets_in_whom_the_table_says(site: Site, service: st
             export(b"", metadata=metadata, timeout=20)
             found[kind] = "allowed"
         except grpc.RpcError as error:
-            found[kind] = codes.get(error.code(), "allowed")
+            found[kind] = codes.get(error.code(), f"failed with {error.code()}")
     require("OTLP over gRPC", service, found)
 
 
@@ -289,6 +296,7 @@ def test_a_command_lets_in_whom_the_table_says(
         lake = ["--lake", "lake"] if words == "calve produce" else ["--data", "lake"]
         arguments = [*ARGUMENTS[words], "--server", site.addresses.flight, *lake, *named]
         result = CliRunner().invoke(COMMANDS[words], arguments)
+        assert isinstance(result.exception, CalveError | SystemExit | None), result.exception
         error = getattr(result.exception, "http_status", 0)
         found[kind] = by_status(error)
         if error in {401, 403}:
