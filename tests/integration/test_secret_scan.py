@@ -1,7 +1,8 @@
 """Secrets planted in every setting that may hold one, and looked for in all that a run leaves.
 
-A service with its pipeline works on PostgreSQL and S3 with them, Spark's page and event log are on,
-commands talk a lot and fail; then everything printed, logged, stored and shown is searched.
+A service with its pipeline works on PostgreSQL and S3 with them, behind tokens and TLS, Spark's page
+and event log are on, commands talk a lot and fail; then everything printed, logged, stored and shown
+is searched.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 import base64
 import json
 import signal
+import ssl
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import quote
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import psutil
 import pyarrow.fs
@@ -26,7 +28,8 @@ from tests.commands import Run, run_command
 from tests.servers.postgres import Postgres
 from tests.servers.process import free_port
 from tests.servers.s3 import S3
-from tests.services import post_rows, up
+from tests.servers.tls import Authority
+from tests.services import up
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("spark")]
 
@@ -39,6 +42,7 @@ CANARIES: Final = {
     "a proxy of the store": "canary-proxy",
     "a property of Spark": "canary-spark",
     "a key of Hadoop": "canary-hadoop",
+    "the pipeline's token": "calve_canary-pipeline",
 }
 _CLOSED: Final = "127.0.0.1:9"
 
@@ -53,6 +57,10 @@ class Scan:
         }
         self.places = 0
         self.leaks: set[tuple[str, str]] = set()
+
+    def plant(self, name: str, secret: str, *more: bytes) -> None:
+        """Look for this one from now on, and for other forms of it."""
+        self._forms[name] = {*_forms(secret), *more}
 
     def see(self, place: str, content: str | bytes) -> None:
         self.places += 1
@@ -94,8 +102,40 @@ def login(postgres_server: Postgres) -> Iterator[tuple[Postgres, str]]:
     postgres_server.query(f"DROP ROLE {role}")
 
 
+class Door(NamedTuple):
+    """HTTP over TLS, with a token."""
+
+    url: str
+    token: str
+    trusting: ssl.SSLContext
+
+    def ask(self, path: str, rows: object = None) -> bytes:
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        content = None if rows is None else json.dumps(rows).encode()
+        return text_at(Request(self.url + path, content, headers), self.trusting)
+
+
+def plant_key(scan: Scan, key: Path) -> None:
+    """A line of its PEM, and the bytes that the line stands for."""
+    line = key.read_text().splitlines()[1]
+    scan.plant(f"the key {key.name}", line, base64.b64decode(line))
+
+
+def make_token(scan: Scan, name: str, scope: str, run: Callable[[list[str]], Run]) -> str:
+    """A token, whose secret is shown this once and looked for from then on."""
+    done = run(["calve", "token", "create", name, "--scope", scope, "-v", "--data", "lake"])
+    secret = done.out.strip()
+    assert done.code == 0, done
+    scan.plant(f"the token {name}", secret)
+    scan.see(f"what making {name} says", done.err)
+    return secret
+
+
 def configuration(tmp_path: Path, store: S3, database: Postgres, user: str, page_port: int) -> Path:
     """All of them in a file, or in files that it names."""
+    (tmp_path / "tls").mkdir()
+    authority = Authority(tmp_path / "tls")
+    cert, key = authority.server_files()
     address = f"postgresql://{user}@{database.host}:{database.port}/{database.database}"
     (tmp_path / "uri").write_text(address)
     (tmp_path / "key").write_text(store.keys.secret_key)
@@ -130,6 +170,15 @@ dsn = "{address}"
 "spark.eventLog.dir" = "file://{tmp_path / "events"}"
 [pipeline]
 flush_interval_ms = 200
+token = "{CANARIES["the pipeline's token"]}"
+[auth]
+required = true
+[audit]
+topic = "ops.security.audit"
+[ingest]
+tls_cert = "{cert}"
+tls_key = "{key}"
+tls_ca = "{authority.pem}"
 """)
     return file
 
@@ -144,9 +193,18 @@ COMMANDS: Final = (
     ("table", "describe", "events", "--json"),
     ("table", "create", "by_hand", "--schema", "nowhere.json", "-v"),
     ("table", "query", "nothing", "-v"),
+    ("token", "list", "--json"),
+    ("topic", "delete", "events", "--yes", "-v", "--token-file", "token"),
+    ("topic", "list", "-v", "--token-file", "torn"),
     ("doctor", "--json", "--bundle", "bundle.zip"),
 )
-PATHS: Final = ("/v1/status", "/v1/topics/events", "/v1/topics/nothing", "/openapi.json")
+PATHS: Final = (
+    "/v1/status",
+    "/v1/topics/events",
+    "/v1/topics/nothing",
+    "/v1/tokens",
+    "/openapi.json",
+)
 PAGES: Final = ("/environment/", "/SQL/", "/executors/", "/jobs/")
 
 
@@ -162,16 +220,29 @@ def test_no_secret_is_in_what_a_full_run_prints_logs_shows_and_stores(
     page_port = free_port()
     file = configuration(tmp_path, s3_server, database, user, page_port)
     scan = Scan({"a role": ROLE_PASSWORD, "S3": s3_server.keys.secret_key, **CANARIES})
+    plant_key(scan, tmp_path / "tls" / "server.key")
     data = tmp_path / "lake"
+
+    def run(words: list[str]) -> Run:
+        return run_command(words, monkeypatch, capsys)
+
     with up(data, "--config", str(file), "-v", only=None) as service:
         at = service.addresses()
         scan.see("addresses", json.dumps(at))
-        assert post_rows(at["http"], "events", [{"id": 1}, {"id": 2}])["end"] == 2
+        scan.plant("the host's token", (data / "_calve" / "service.token").read_text().strip())
+        (tmp_path / "token").write_text(make_token(scan, "reader", "query", run))
+        (tmp_path / "torn").write_text(make_token(scan, "torn", "query", run) + "\nand words")
+        trusting = ssl.create_default_context(cafile=tmp_path / "tls" / "ca.pem")
+        producer = Door(at["http"], make_token(scan, "producer", "produce", run), trusting)
+        sent = producer.ask("/v1/topics/events/rows", [{"id": 1}, {"id": 2}])
+        assert json.loads(sent)["end"] == 2, sent
         monkeypatch.setenv("JAVA_HOME", "/nowhere")  # for the doctor: one Spark is enough
-        see_commands(scan, data, lambda words: run_command(words, monkeypatch, capsys))
+        see_commands(scan, data, run)
         see_spark(scan, page_port)
+        operator = producer._replace(token=make_token(scan, "operator", "admin", run))
         for path in PATHS:
-            scan.see(path, text_at(at["http"] + path))
+            for door in (producer, operator):
+                scan.see(path, door.ask(path))
         for process in (psutil.Process(service.process.pid), *children(service.process.pid)):
             with suppress(psutil.NoSuchProcess):  # one that has just ended has no words any more
                 scan.see(f"the words of process {process.name()}", " ".join(process.cmdline()))
@@ -180,7 +251,7 @@ def test_no_secret_is_in_what_a_full_run_prints_logs_shows_and_stores(
     assert code == 0, words
     scan.see("the service's words", words)
     see_stored(scan, tmp_path, database, s3_server)
-    assert scan.places > 40
+    assert scan.places > 50
     assert not sorted(scan.leaks)
 
 
@@ -257,9 +328,9 @@ def text_of(port: int, path: str) -> bytes:
     return text_at(f"http://127.0.0.1:{port}{path}")
 
 
-def text_at(url: str) -> bytes:
+def text_at(url: str | Request, trusting: ssl.SSLContext | None = None) -> bytes:
     try:
-        with urlopen(url, timeout=30) as answer:
+        with urlopen(url, timeout=30, context=trusting) as answer:
             content: bytes = answer.read()
     except HTTPError as error:
         content = error.read()
