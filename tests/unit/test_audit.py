@@ -33,7 +33,7 @@ OTHERS = {
         "verify_topic", "list_branches", "list_tags", "close",
     },
     Intake: {
-        "submit", "repeated", "offsets", "offsets_of", "log_ends", "read", "flush", "sync",
+        "submit", "require_fits", "repeated", "offsets", "offsets_of", "log_ends", "read", "flush", "sync",
         "request_flush", "topic", "stats", "trim", "close",
     },
     PipelineControl: {"status"},
