@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import click
 from calve.cli.options import Call
 from calve.cli.output import say
 from calve.connections import Connections
+from calve.settings import environment_server
 
 if TYPE_CHECKING:
     from calve.manager import IcebergManager
@@ -27,7 +27,7 @@ def opened(call: Call, *, create: bool = False) -> Iterator[IcebergManager]:
     from calve.manager import IcebergManager
 
     settings = call.settings()
-    if os.environ.get("CALVE_SERVER"):
+    if environment_server() is not None:
         say(f"this works on the lake at {settings.data}: CALVE_SERVER is for topics and SQL")
     with Connections(settings, create=create) as connections:
         yield IcebergManager(connections)

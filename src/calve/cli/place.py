@@ -15,8 +15,8 @@ from calve.cli.options import Call
 from calve.cli.output import say
 from calve.errors import InvalidRequest
 from calve.model import TableName
-from calve.protocol.bearer import require_token
 from calve.settings import environment_token
+from calve.settings.bearer import require_token
 
 if TYPE_CHECKING:
     from calve.access import Need

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from calve.client.interrupts import interruptibly
 from calve.errors import InvalidRequest, NotFound
-from calve.protocol.bearer import require_token
 from calve.protocol.flight_errors import Translating
 from calve.protocol.trust import flight_arguments
+from calve.settings.bearer import require_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,6 +5,7 @@ from calve.settings.keys import hidden_texts, hide_secrets
 from calve.settings.load import (
     LoadedSettings,
     complete,
+    environment_server,
     environment_token,
     load_settings,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "StorageSettings",
     "complete",
     "component_levels",
+    "environment_server",
     "environment_token",
     "hidden_texts",
     "hide_secrets",

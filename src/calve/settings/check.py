@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from calve.errors import InvalidRequest, InvalidSettings
 from calve.model import TableName
 from calve.paths import local_directory
-from calve.protocol.bearer import require_token
+from calve.settings.bearer import require_token
 from calve.settings.secret import Properties, Secret, mask_address
 
 _STORAGE_SCHEMES: Final = ("file", "s3", "memory")

@@ -113,6 +113,11 @@ def environment_token() -> Secret | None:
     return Secret(text) if text else None
 
 
+def environment_server() -> str | None:
+    """The service that commands ask, as CALVE_SERVER."""
+    return os.environ.get("CALVE_SERVER") or None
+
+
 def complete(settings: Settings) -> Settings:
     """Settings that were made by hand, with what follows from them filled in and checked."""
     values = {name: value_of(settings, name) for name in KEYS}
