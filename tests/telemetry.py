@@ -24,7 +24,7 @@ def a_request(signal: str, records: int = 1) -> tuple[Any, Any]:
     for number in range(records):
         record = found.add()
         if signal == "traces":
-            record.trace_id, record.span_id = b"t" * 15 + bytes([number]), b"s" * 8
+            record.trace_id, record.span_id = b"t" * 14 + number.to_bytes(2, "big"), b"s" * 8
             record.start_time_unix_nano = NOW
         elif signal == "logs":
             record.time_unix_nano = NOW

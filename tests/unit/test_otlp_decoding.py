@@ -421,7 +421,7 @@ def test_ids_of_zeros_are_none_where_they_may_be_missing() -> None:
     spans[0].parent_span_id = bytes(8)
     (row,) = rows_of(decoded("traces", request.SerializeToString()))
     assert row["parent_span_id"] is None
-    assert row["trace_id"] == (b"t" * 15 + b"\0").hex()
+    assert row["trace_id"] == (b"t" * 14 + bytes(2)).hex()
     request, logs = a_request("logs", records=3)
     logs[0].trace_id, logs[0].span_id = bytes(range(16)), bytes(range(8))
     logs[1].trace_id, logs[1].span_id = bytes(16), b"short"

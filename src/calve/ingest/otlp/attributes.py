@@ -18,6 +18,7 @@ from calve.ingest.otlp.tables import TEXT
 from calve.ingest.otlp.values import STRING, any_value, kind_names, otlp_json, value_texts
 
 REPEATED: Final = "repeated"
+_NO_TEXTS: Final = pa.nulls(0, TEXT)
 KEY_BY_INDEX: Final = (
     "a key is named by its place in a dictionary, which only profiles have: it is stored as empty"
 )
@@ -32,9 +33,7 @@ def attribute_maps(owner: Level, name: str) -> AttributeMaps:
     """The maps of a repeated field of keys and values, one for each owner."""
     lists = owner.many(name)
     if not len(lists.inner):
-        nothing = pa.nulls(0, TEXT)
-        empty = pa.MapArray.from_arrays(lists.starts, nothing, nothing)
-        return AttributeMaps(empty, empty)
+        return AttributeMaps(_none(len(owner)), _none(len(owner)))
     entries = lists.inner
     if entries.field("key_strindex").to_numpy().any():
         entries.faults.remarks.add(KEY_BY_INDEX)
@@ -43,6 +42,8 @@ def attribute_maps(owner: Level, name: str) -> AttributeMaps:
     if _has_repeated(lists, keys):
         return _merged(lists, keys, texts, kind_names(kinds))
     is_typed = kinds != STRING
+    if not is_typed.any():
+        return AttributeMaps(pa.MapArray.from_arrays(lists.starts, keys, texts), _none(len(owner)))
     before = np.concatenate(([0], np.cumsum(is_typed))).astype(np.int32)
     typed = np.flatnonzero(is_typed)
     return AttributeMaps(
@@ -51,6 +52,12 @@ def attribute_maps(owner: Level, name: str) -> AttributeMaps:
             pa.array(before[lists.offsets]), keys.take(pa.array(typed)), kind_names(kinds[typed])
         ),
     )
+
+
+def _none(count: int) -> pa.MapArray:
+    """So many empty maps."""
+    starts = pa.array(np.zeros(count + 1, np.int32))
+    return pa.MapArray.from_arrays(starts, _NO_TEXTS, _NO_TEXTS)
 
 
 def _has_repeated(lists: Lists, keys: pa.StringArray) -> bool:

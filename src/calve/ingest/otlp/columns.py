@@ -7,6 +7,7 @@ is there. Each is noted with the record that it belongs to, so that this one can
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -128,8 +129,7 @@ class Lists:
         """The lists, if all are empty: most columns of lists are, and need no columns inside."""
         if len(self.inner):
             return None
-        empty = pa.array([], kind.value_type)
-        return pa.ListArray.from_arrays(self.starts, empty, type=kind)
+        return pa.ListArray.from_arrays(self.starts, _no_structs(kind.value_type), type=kind)
 
     def array(self, kind: pa.ListType, columns: Mapping[str, pa.Array]) -> pa.ListArray:
         """The lists again, of structs with these columns."""
@@ -137,6 +137,11 @@ class Lists:
         arrays = [columns[field.name] for field in fields]
         structs = pa.StructArray.from_arrays(arrays, fields=fields)
         return pa.ListArray.from_arrays(self.starts, structs, type=kind)
+
+
+@cache
+def _no_structs(kind: pa.StructType) -> pa.StructArray:
+    return pa.array([], kind)
 
 
 def moments(nanos: pa.Int64Array) -> pa.TimestampArray:

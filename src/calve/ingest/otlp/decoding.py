@@ -1,8 +1,8 @@
-"""A request as rows of its tables, and the records of it that cannot be stored."""
+"""Requests as rows of their tables, and the records of them that cannot be stored."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,9 @@ from calve.ingest.otlp.request import Request
 from calve.ingest.otlp.tables import LOGS, TABLES, TRACES, SignalTable
 from calve.ingest.otlp.traces import span_columns
 from calve.wal import Rejected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 class Decoded(NamedTuple):
@@ -34,25 +37,44 @@ def read_message(signal: str, body: bytes) -> Any:
 
 def decode(signal: str, message: Any) -> list[Decoded]:
     """The rows of a request by table; none if it holds no records."""
-    request = Request(reader(signal), message)
+    request = Request(reader(signal), [message])
+    return _parts(signal, request, Excerpts(request))
+
+
+def decode_together(signal: str, messages: Sequence[Any]) -> list[Decoded] | None:
+    """The rows of several requests, as if they were one.
+
+    None if there is something to say of one of them, which the others must not be told: then each
+    is to be decoded alone.
+    """
+    try:
+        return _parts(signal, Request(reader(signal), messages), None)
+    except _SomethingToSay:
+        return None
+
+
+class _SomethingToSay(Exception):
+    """One request of several has records that cannot be stored, or not as they are."""
+
+
+def _parts(signal: str, request: Request, excerpts: Excerpts | None) -> list[Decoded]:
     if not len(request.records):
         return []
     if signal == "metrics":
-        return _metrics(request)
+        return _metrics(request, excerpts)
     if signal == "traces":
         table, columns = TRACES, span_columns(request.records)
     else:
         table, columns = LOGS, log_columns(request.records)
     every = np.arange(len(request.records))
     columns |= request.origin(every)
-    excerpts = Excerpts(request)
-    return [_decoded(table, columns, request.records.faults, excerpts.record)]
+    excerpt = None if excerpts is None else excerpts.record
+    return [_decoded(table, columns, request.records.faults, excerpt)]
 
 
-def _metrics(request: Request) -> list[Decoded]:
+def _metrics(request: Request, excerpts: Excerpts | None) -> list[Decoded]:
     metrics = request.records
     of_metrics = metric_columns(metrics)
-    excerpts = Excerpts(request)
     found = []
     for kind in KINDS:
         if metrics.field(kind).null_count == len(metrics):
@@ -65,16 +87,22 @@ def _metrics(request: Request) -> list[Decoded]:
         columns |= {name: column.take(owners) for name, column in of_metrics.items()}
         columns |= request.origin(metric_of)
         table = TABLES[f"metrics_{kind}"]
-        found.append(_decoded(table, columns, points.faults, excerpts.points(kind, metric_of)))
+        excerpt = None if excerpts is None else excerpts.points(kind, metric_of)
+        found.append(_decoded(table, columns, points.faults, excerpt))
     return found
 
 
 def _decoded(
-    table: SignalTable, columns: dict[str, pa.Array], faults: Faults, excerpt: Any
+    table: SignalTable,
+    columns: dict[str, pa.Array],
+    faults: Faults,
+    excerpt: Callable[[int, str], Rejected] | None,
 ) -> Decoded:
+    if excerpt is None and (faults.reasons or faults.remarks):
+        raise _SomethingToSay
     rows = pa.record_batch([columns[name] for name in table.schema.names], schema=table.schema)
     remarks = frozenset(faults.remarks)
-    if not faults.reasons:
+    if excerpt is None or not faults.reasons:
         return Decoded(table, rows, [], remarks)
     rejected = [excerpt(place, reason) for place, reason in sorted(faults.reasons.items())]
     kept = _others(rows.num_rows, faults)

@@ -21,13 +21,15 @@ _TIMES: Final = 4
 
 
 class Excerpts:
-    """Bounded: together they take a few times the request, however large its resource is.
+    """Of a request that was decoded alone. Bounded: together they take a few times the request,
+    however large its resource is.
 
     Beyond that, a record is kept without its resource and scope, a point without its metadata.
     """
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        (self._message,) = request.messages
         self._levels = LEVELS[request.reader.signal]
         self._left: int | None = None
 
@@ -59,14 +61,14 @@ class Excerpts:
     def _original(self, record: int) -> Any:
         outer, middle, inner = self._levels
         resource, scope, within = self._request.place(record)
-        scopes = getattr(getattr(self._request.message, outer)[resource], middle)
+        scopes = getattr(getattr(self._message, outer)[resource], middle)
         return getattr(scopes[scope], inner)[within]
 
     def _single(self, record: int, content: Any) -> Any:
         """A request with this record alone."""
         outer, middle, inner = self._levels
         resource_at, scope_at, _ = self._request.place(record)
-        resource = getattr(self._request.message, outer)[resource_at]
+        resource = getattr(self._message, outer)[resource_at]
         scope = getattr(resource, middle)[scope_at]
         single = self._request.reader.wide()
         new_resource = getattr(single, outer).add()
@@ -81,7 +83,7 @@ class Excerpts:
 
     def _has_room(self, more_bytes: int) -> bool:
         if self._left is None:
-            self._left = max(_BYTES_MIN, _TIMES * self._request.message.ByteSize())
+            self._left = max(_BYTES_MIN, _TIMES * self._message.ByteSize())
         self._left -= more_bytes
         return self._left >= 0
 

@@ -24,7 +24,9 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from calve.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import FileDescriptor
+    from collections.abc import Sequence
+
+    from google.protobuf.descriptor import Descriptor, FileDescriptor
     from google.protobuf.descriptor_pb2 import DescriptorProto
 
 REQUESTS: Final[dict[str, type[Message]]] = {
@@ -41,6 +43,7 @@ LEVELS: Final = {
 _KEPT_AS_BYTES: Final = frozenset(
     {".opentelemetry.proto.common.v1.ArrayValue", ".opentelemetry.proto.common.v1.KeyValueList"}
 )
+_ORIGIN: Final = frozenset({"resource", "scope", "schema_url"})
 _HINT: Final = "send an export request of OTLP 1.x"
 
 
@@ -50,6 +53,7 @@ class Reader(NamedTuple):
     signal: str
     wide: Any  # the class of the messages
     columns: Any  # bytes to Arrow
+    records: Any  # the same, but for resources and scopes, which are passed over
 
     def message(self, body: bytes) -> Any:
         """The request; InvalidRequest if the bytes are none."""
@@ -60,38 +64,52 @@ class Reader(NamedTuple):
                 f"the body is no request for {self.signal} in protobuf: {error}", hint=_HINT
             ) from error
 
-    def batch(self, message: Any) -> pa.RecordBatch:
-        """A request as one row of lists of structs.
+    def batch(self, messages: Sequence[Any], *, has_origins: bool) -> pa.RecordBatch:
+        """Requests as a row of lists of structs each, with their resources and scopes or without.
 
-        The message is written again before it is read as Arrow: so whatever a sender made up,
+        A message is written again before it is read as Arrow: so whatever a sender made up,
         fields that come twice or several of a choice, has been settled by then. Fields that are
         unknown, or of another type than theirs, are still in it and passed over.
         """
-        return self.columns.list_to_record_batch([message.SerializeToString()])
+        handler = self.columns if has_origins else self.records
+        return handler.list_to_record_batch([each.SerializeToString() for each in messages])
 
 
 @cache
 def reader(signal: str) -> Reader:
     """For `traces`, `logs` or `metrics`."""
+    whole = _widened(signal, without=frozenset())
+    records = _widened(signal, without=_ORIGIN)
+    return Reader(signal, GetMessageClass(whole), _handler(whole), _handler(records))
+
+
+def _handler(descriptor: Descriptor) -> Any:
+    return ptars.HandlerPool([descriptor.file]).get_for_message(descriptor)
+
+
+def _widened(signal: str, without: frozenset[str]) -> Descriptor:
+    """The request of a signal, without fields that have one of these names."""
     pool = DescriptorPool()
     official = REQUESTS[signal].DESCRIPTOR
-    _add(pool, official.file, set())
-    descriptor = pool.FindMessageTypeByName(official.full_name)
-    handlers = ptars.HandlerPool([descriptor.file])
-    return Reader(signal, GetMessageClass(descriptor), handlers.get_for_message(descriptor))
+    _add(pool, official.file, set(), without)
+    return pool.FindMessageTypeByName(official.full_name)
 
 
-def _add(pool: DescriptorPool, file: FileDescriptor, known: set[str]) -> None:
+def _add(
+    pool: DescriptorPool, file: FileDescriptor, known: set[str], without: frozenset[str]
+) -> None:
     if file.name in known:
         return
     known.add(file.name)
     for needed in file.dependencies:
-        _add(pool, needed, known)
+        _add(pool, needed, known, without)
     wide = FileDescriptorProto()
     file.CopyToProto(wide)
     wide.ClearField("service")
     for message in wide.message_type:
         _widen(message)
+        for field in [each for each in message.field if each.name in without]:
+            message.field.remove(field)
     pool.AddSerializedFile(wide.SerializeToString())
 
 

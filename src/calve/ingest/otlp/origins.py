@@ -6,7 +6,7 @@ there for the next one without being read again. Few are kept, and only small on
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,11 @@ from calve.ingest.otlp.attributes import attribute_maps
 from calve.ingest.otlp.columns import Level, Places, as_text
 from calve.ingest.otlp.messages import LEVELS
 from calve.ingest.otlp.tables import ENTITY_REFS, TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Name: TypeAlias = tuple[bytes, ...]
 
 _SERVICE: Final = "service.name"
 _KEPT_MAX: Final = 32
@@ -45,21 +50,56 @@ class Origins:
 class KeptOrigin:
     """The columns of one resource with one scope, for any number of records."""
 
-    def __init__(self, origins: Origins) -> None:
-        self._rows = origins.columns(np.zeros(_ROWS_MAX, np.int64))
+    def __init__(self, origins: Origins, scope: int) -> None:
+        self._row = origins.columns(np.array([scope]))
+        self._rows: dict[str, pa.Array] | None = None
+
+    def columns(self, count: int) -> dict[str, pa.Array]:
+        if count > _ROWS_MAX:
+            return _repeated(self._row, count)
+        if self._rows is None:  # it came for the second time, and may come again
+            self._rows = _repeated(self._row, _ROWS_MAX)
+        return {name: column.slice(0, count) for name, column in self._rows.items()}
+
+
+class KeptOrigins:
+    """Those of requests with one resource and one scope each, which came before."""
+
+    def __init__(self, kept: list[KeptOrigin]) -> None:
+        self._kept = kept
 
     def columns(self, scopes: Places) -> dict[str, pa.Array]:
-        count = len(scopes)
-        if count <= _ROWS_MAX:
-            return {name: column.slice(0, count) for name, column in self._rows.items()}
-        first = pa.array(np.zeros(count, np.int64))
-        return {name: column.take(first) for name, column in self._rows.items()}
+        """For records that lie in these scopes, in the order of the scopes."""
+        if len(self._kept) == 1:
+            return self._kept[0].columns(len(scopes))
+        counts = np.bincount(scopes, minlength=len(self._kept)).tolist()
+        parts = [each.columns(count) for each, count in zip(self._kept, counts, strict=True)]
+        return {name: pa.concat_arrays([part[name] for part in parts]) for name in parts[0]}
 
 
-_kept: Final[dict[tuple[bytes, ...], KeptOrigin]] = {}
+_kept: Final[dict[Name, KeptOrigin]] = {}
 
 
-def sole_origin(signal: str, message: Any) -> tuple[bytes, ...] | None:
+def kept_origins(names: Sequence[Name | None]) -> KeptOrigins | None:
+    """Those of requests that all came before."""
+    kept = [_kept.get(name) for name in names if name is not None]
+    known = [each for each in kept if each is not None]
+    return KeptOrigins(known) if len(known) == len(names) else None
+
+
+def keep_origins(names: Sequence[Name | None], origins: Origins) -> None:
+    """For when they come again; those of which there is nothing to say."""
+    if not origins.is_clean or None in names:
+        return
+    for scope, name in enumerate(names):  # each request has one
+        if name is None or name in _kept:
+            continue
+        if len(_kept) >= _KEPT_MAX:
+            _kept.clear()
+        _kept[name] = KeptOrigin(origins, scope)
+
+
+def sole_origin(signal: str, message: Any) -> Name | None:
     """What tells the origin of a request from others, if all of it has the same."""
     outer, middle, _ = LEVELS[signal]
     resources = getattr(message, outer)
@@ -71,17 +111,9 @@ def sole_origin(signal: str, message: Any) -> tuple[bytes, ...] | None:
     return name if sum(map(len, name)) <= _KEPT_BYTES_MAX else None
 
 
-def kept_origin(name: tuple[bytes, ...] | None) -> KeptOrigin | None:
-    return None if name is None else _kept.get(name)
-
-
-def keep_origin(name: tuple[bytes, ...] | None, origins: Origins) -> None:
-    """Those of which there is nothing to say."""
-    if name is None or not origins.is_clean:
-        return
-    if len(_kept) >= _KEPT_MAX:
-        _kept.clear()
-    _kept[name] = KeptOrigin(origins)
+def _repeated(row: dict[str, pa.Array], count: int) -> dict[str, pa.Array]:
+    first = pa.array(np.zeros(count, np.int64))
+    return {name: column.take(first) for name, column in row.items()}
 
 
 def _resource_columns(resources: Level) -> dict[str, pa.Array]:
