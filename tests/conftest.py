@@ -123,18 +123,26 @@ def lake(make_settings: MakeSettings) -> Iterator[Lake]:
 
 
 @pytest.fixture(scope="session")
-def spark_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def more_jars() -> list[Path]:
+    """Those that only some kinds of catalog and store need: `make setup` does not fetch them."""
+    settings = load_settings(environ={}).settings
+    assert settings.cache is not None
+    cache = JarCache(settings.cache)
+    jars = [jar for jar in pinned_jars() if jar not in needed_jars(kinds_of(settings))]
+    with needed(_fetched(cache, cache.missing(jars))):
+        return cache.verified_paths(jars)
+
+
+@pytest.fixture(scope="session")
+def spark_running(
+    tmp_path_factory: pytest.TempPathFactory, more_jars: list[Path]
+) -> Iterator[None]:
     """Keeps the process's Spark alive, so that each lake of a test gets a session at once.
 
     It has the jars of every kind of catalog and store, whichever lake came first.
     """
     data = tmp_path_factory.mktemp("spark-holder")
-    settings = load_settings(flags={"data": str(data)}, environ={}).settings
-    assert settings.cache is not None
-    others = [jar for jar in pinned_jars() if jar not in needed_jars(kinds_of(settings))]
-    cache = JarCache(settings.cache)
-    with needed(_fetched(cache, cache.missing(others))):
-        flags = {"spark.conf.spark.jars": ",".join(map(str, cache.verified_paths(others)))}
+    flags = {"spark.conf.spark.jars": ",".join(map(str, more_jars))}
     with Lake(load_settings(flags={"data": str(data), **flags}, environ={}).settings) as holder:
         holder.spark()
         yield

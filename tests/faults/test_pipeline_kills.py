@@ -284,6 +284,7 @@ def test_acknowledged_rows_are_in_their_tables_once_after_kills(
 
 
 @pytest.mark.torture
+@pytest.mark.usefixtures("more_jars")
 @pytest.mark.parametrize("catalog", ["sqlite", "postgres", "rest"])
 def test_acknowledged_rows_are_in_their_tables_once_after_many_kills(
     catalog_settings: MakeCatalogSettings, catalog: str, capsys: pytest.CaptureFixture[str]

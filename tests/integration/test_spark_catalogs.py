@@ -16,7 +16,6 @@ import pytest
 from calve.errors import InvalidRequest
 from calve.settings import Settings
 from calve.spark.conf import catalog_conf, kinds_of, session_conf
-from calve.spark.jars import pinned_jars
 from calve.spark.login import jvm_needs
 from calve.spark.truststore import trust_options
 from tests.servers.fixtures import ServeFront, ServeTemporaryS3
@@ -61,13 +60,7 @@ def both_ways(flags: dict[str, object], directory: Path, namespace: str) -> dict
     return answer
 
 
-@pytest.fixture
-def all_jars(spark_running: None) -> None:
-    """The jars are there after the run's own Spark was started."""
-    assert pinned_jars()
-
-
-@pytest.mark.usefixtures("all_jars")
+@pytest.mark.usefixtures("more_jars")
 def test_rest_with_tls_client_credentials_and_vended_keys(
     rest_server_on_s3: Rest,
     serve_front: ServeFront,
