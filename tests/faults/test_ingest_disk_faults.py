@@ -209,7 +209,7 @@ def test_over_http_it_is_503_until_the_log_is_open_again(
     assert int(answers[-1].headers["Retry-After"]) > 0
     ready = http.get("/health/ready")
     assert (ready.status_code, ready.headers["Retry-After"]) == (503, "1")
-    assert "Input/output error" in ready.json()["detail"]
+    assert "the log has stopped" in ready.json()["detail"]
     for method, path in (
         ("GET", "/v1/topics"),
         ("GET", "/v1/topics/orders"),
@@ -223,6 +223,30 @@ def test_over_http_it_is_503_until_the_log_is_open_again(
     wait_until(lambda: posted(http, 1).status_code == 200)
     assert http.get("/health/ready").status_code == 200
     assert numbers_in(intake) == [0, 1]
+
+
+def test_why_the_log_stopped_is_told_to_those_alone_who_may_see_the_status(
+    make_settings: MakeSettings, disk: SimulatedDisk
+) -> None:
+    settings = make_settings(ingest__http_port=0, auth__required=True)
+    with (
+        Intake(settings, files=disk) as intake,
+        HttpServer(intake) as server,
+        httpx.Client(base_url=server.url, timeout=30) as http,
+    ):
+        intake.submit(ORDERS, one(0), producer="p", sequence=0).wait()
+        stopped(intake, disk, 1)
+        ready = http.get("/health/ready")
+        told = http.get("/v1/status", headers=host_bearer(intake)).json()["stopped"]
+        disk.fault = None
+        assert (ready.status_code, ready.headers["Retry-After"]) == (503, "1")
+        assert str(settings.data) in told
+        assert str(settings.data) not in ready.text
+        assert "Input/output error" not in ready.text
+
+
+def host_bearer(intake: Intake) -> dict[str, str]:
+    return {"Authorization": f"Bearer {intake.doorkeeper.host_secret}"}
 
 
 class UnreadableDisk(SimulatedDisk):

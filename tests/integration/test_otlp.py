@@ -221,6 +221,45 @@ def test_a_request_that_one_of_its_topics_cannot_take_is_in_none(door: Door) -> 
     assert len(door.rows("metrics_gauge")) == 1
 
 
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (TopicSpec(kind="messages"), "it holds messages"),
+        (TopicSpec(kind="messages", on_unknown_column="add"), "it holds messages"),
+        (TopicSpec(schema=pa.schema([("time", pa.string())])), "'time' is string"),
+        (
+            TopicSpec(schema=pa.schema([("id", pa.int64())]), on_unknown_column="refuse"),
+            "has no column 'time'",
+        ),
+    ],
+)
+def test_a_topic_that_was_not_made_for_telemetry_is_told_with_what_to_do(
+    door: Door, spec: TopicSpec, reason: str
+) -> None:
+    topic = door.intake.create_topic(TableName.parse("traces"), spec)
+    body = spans().SerializeToString()
+    with pytest.raises(grpc.RpcError) as refused:
+        door.call(body)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    answer = door.post(body)
+    assert answer.status_code == 400
+    for words in (str(refused.value.details()), Status.FromString(answer.content).message):
+        assert "topic traces was not made for telemetry" in words
+        assert reason in words
+        assert "x-calve-dataset" in words
+    assert (door.rows("traces"), door.rejected("traces")) == ([], [])
+    assert door.intake.topic(topic.name) == topic
+    assert door.call(body, (("x-calve-dataset", "apps"),)) == b""
+
+
+def test_telemetry_that_is_rejected_is_not_kept_in_a_topic_of_messages(door: Door) -> None:
+    door.intake.create_topic(TableName.parse("traces"), TopicSpec(kind="messages"))
+    request = spans()
+    request.resource_spans[0].scope_spans[0].spans[0].span_id = b"short"
+    assert door.post(request.SerializeToString()).status_code == 400
+    assert door.rejected("traces") == []
+
+
 def test_a_wrong_path_is_told_the_right_ones(door: Door) -> None:
     answer = door.post(b"{}", JSON, "/v1/trace")
     assert answer.status_code == 404

@@ -310,6 +310,26 @@ def test_json_that_cannot_be_read_is_refused_with_the_reason(door: Door, body: b
     assert "JSON" in status_in(answer).message
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"later": {"traceId": "not hexadecimal", "span_id": "abc"}},
+        {"later": {"deep": [{"spanId": "?"}]}},
+        {"later": {"bytesValue": "!!!"}},
+        {"later": {"kind": "SPAN_KIND_CLIANT", "aggregationTemporality": "soon"}},
+        {"later": [[{"traceId": "?"}], "spanId", None]},
+        {"status": {"parentSpanId": "?"}},  # an id elsewhere
+    ],
+)
+def test_json_fields_that_nobody_knows_are_passed_over_whatever_they_hold(
+    door: Door, fields: dict[str, Any]
+) -> None:
+    answer = door.post(json_span(name="n", **fields), JSON)
+    assert (answer.status_code, answer.json()) == (200, {})
+    (row,) = door.rows("traces")
+    assert (row["name"], row["span_id"]) == ("n", "eee19b7ec3c1b174")
+
+
 def test_ids_of_a_wrong_length_in_json_reject_their_span_alone(door: Door) -> None:
     answer = door.post(json_span(spanId="abcd"), JSON)
     assert answer.status_code == 200

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pyarrow as pa
 import pytest
@@ -27,8 +28,9 @@ from calve.errors import Denied, Overloaded, Unauthenticated
 from calve.model import TableName
 from calve.state import SubscriptionName, open_state
 from tests.commands import Run, run_command
-from tests.integration.access_site import ROWS, Site, access_site, bearer
+from tests.integration.access_site import OWN, ROWS, Site, access_site, bearer
 from tests.integration.flight_calls import refused
+from tests.otlp_door import EXPORT, spans
 from tests.services import up
 
 UPLOAD_SECONDS = 6.0
@@ -191,6 +193,35 @@ def test_streams_that_are_open_end_when_their_token_is_revoked_elsewhere(site: S
     assert other.is_alive()  # another token's go on
     with pytest.raises(Unauthenticated):
         Client(site.addresses.flight, token=token).stats("orders")
+
+
+def test_telemetry_over_grpc_is_refused_when_its_token_is_revoked_before_its_message(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call is open and let in; its message comes after the token's end."""
+    let_in = threading.Event()
+    revoked = threading.Event()
+    known = site.intake.doorkeeper.caller
+
+    def caller(authorization: str | None, address: str) -> Caller:
+        found = known(authorization, address)
+        let_in.set()
+        return found
+
+    def messages() -> Iterator[bytes]:
+        assert revoked.wait(WAIT_SECONDS)
+        yield spans().SerializeToString()
+
+    monkeypatch.setattr(site.intake.doorkeeper, "caller", caller)
+    token = site.token(("produce",))
+    export = site.otlp_grpc.stream_unary(EXPORT)
+    call = export.future(messages(), metadata=[("authorization", f"Bearer {token}")])
+    assert let_in.wait(WAIT_SECONDS)
+    site.revoke(token)
+    revoked.set()
+    assert call.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert "was revoked" in call.details()
+    assert site.intake.topic(TableName.parse(f"{OWN}.default.traces")) is None
 
 
 def test_an_answer_that_is_not_read_ends_when_its_token_is_revoked(

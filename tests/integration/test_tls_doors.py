@@ -16,7 +16,7 @@ import httpx
 import pytest
 from pyarrow import flight
 
-from calve.client import Client
+from calve.client import Client, posting
 from calve.errors import InvalidRequest, InvalidSettings, Unavailable
 from calve.lake import Lake
 from calve.service.serving import Serving
@@ -209,6 +209,20 @@ def test_where_tls_or_a_certificate_is_missing_the_hint_says_so(
         with Client(url, tls_root_certs=trusted) as client, pytest.raises(Unavailable) as refused:
             client.topics()
         assert "grpc+tls://" in str(refused.value.hint)
+        assert "client's certificate" in str(refused.value.hint)
+
+
+def test_rows_over_http_are_told_the_same(
+    asking: Serving, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posting, "PATIENCE_SECONDS", 0)
+    roots = authority.pem.read_bytes()
+    secure = asking.addresses.http
+    for url in (secure, secure.replace("https", "http")):
+        poster = posting.Poster(url, "events", sets_aside=False, tls_root_certs=roots)
+        with poster, pytest.raises(Unavailable, match="no service answers") as refused:
+            poster.post(b'{"id": 1}', "application/x-ndjson")
+        assert "https://" in str(refused.value.hint)
         assert "client's certificate" in str(refused.value.hint)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -132,6 +134,19 @@ def test_what_was_known_counts_no_longer_when_the_state_cannot_be_asked(
     clock.pass_seconds(5)
     with pytest.raises(Unavailable):
         doorkeeper.caller(_bearer(secret), HERE)
+
+
+def test_strangers_are_not_told_where_a_state_is_that_cannot_be_read(
+    doorkeeper: Doorkeeper, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "state.db")) as other:
+        other.execute("DROP TABLE tokens")
+    for _ in range(3):
+        with pytest.raises(Unavailable) as refused:
+            doorkeeper.caller(_bearer(new_secret()), HERE)
+        assert str(tmp_path) not in f"{refused.value} {refused.value.context}"
+    (said,) = caplog.records  # once, however often they ask
+    assert str(tmp_path / "state.db") in said.getMessage()
 
 
 def test_a_guesser_is_made_to_wait_and_others_go_on(

@@ -447,6 +447,61 @@ def test_texts_by_their_place_in_a_dictionary_are_taken_for_missing_and_remarked
     assert part.remarks == {KEY_BY_INDEX, TEXT_BY_INDEX}
 
 
+def _in_a_list(value: Any) -> Any:
+    return value.array_value.values.add()
+
+
+def _in_a_map(value: Any) -> Any:
+    value.kvlist_value.values.add(key="k")
+    return value.kvlist_value.values[-1].value
+
+
+def _beside_bytes(value: Any) -> Any:
+    value.array_value.values.add(bytes_value=b"x")
+    return _in_a_map(_in_a_list(value))
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "kind"),
+    [
+        (_in_a_list, "[null]", "list"),
+        (_in_a_map, '{"k":null}', "map"),
+        (lambda value: _in_a_list(_in_a_map(value)), '{"k":[null]}', "map"),
+        (
+            _beside_bytes,
+            (
+                '{"values": [{"bytesValue": "eA=="}, '
+                '{"kvlistValue": {"values": [{"key": "k", "value": {}}]}}]}'
+            ),
+            "otlp_json",
+        ),
+    ],
+)
+def test_texts_by_their_place_are_remarked_inside_of_lists_and_maps(
+    place: Any, text: str, kind: str
+) -> None:
+    request, (log,) = a_request("logs")
+    place(log.body).string_value_strindex = 1
+    place(log.attributes.add(key="a").value).string_value_strindex = 1
+    (part,) = decoded("logs", request.SerializeToString())
+    (row,) = rows_of([part])
+    assert (row["body"], row["body_type"]) == (text, kind)
+    assert (row["attributes"], row["attribute_types"]) == ([("a", text)], [("a", kind)])
+    assert part.remarks == {TEXT_BY_INDEX}
+    assert not part.rejected
+
+
+def test_texts_by_their_place_are_missing_also_where_a_key_comes_twice() -> None:
+    request, (log,) = a_request("logs")
+    for _ in range(2):
+        _in_a_list(log.attributes.add(key="a").value).string_value_strindex = 1
+    (part,) = decoded("logs", request.SerializeToString())
+    (row,) = rows_of([part])
+    value = '{"arrayValue": {"values": [{}]}}'
+    assert row["attributes"] == [("a", f"[{value},{value}]")]
+    assert part.remarks == {TEXT_BY_INDEX}
+
+
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_remarks_about_a_resource_come_with_its_records(signal: str) -> None:
     request, _ = a_request(signal)

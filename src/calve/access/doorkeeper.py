@@ -9,8 +9,10 @@ meanwhile, so that a guesser does not shut out who comes from the same place.
 from __future__ import annotations
 
 import hmac
+import logging
 import threading
 from collections import OrderedDict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from calve.access.attempts import Attempts
@@ -18,9 +20,11 @@ from calve.access.caller import Caller
 from calve.access.tickets import KEY_NAME, require_signed
 from calve.access.token import digest_of, id_of, new_secret
 from calve.access.tokens import Tokens, decoded
-from calve.errors import CalveError, Unauthenticated
+from calve.errors import CalveError, Unauthenticated, Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from calve.access.token import Token
     from calve.audit import Trail
     from calve.clock import Clock
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from calve.settings.tree import AuthSettings
     from calve.state import State
 
+_log: Final = logging.getLogger(__name__)
 READ_AGAIN_SECONDS: Final = 2.0
 _KNOWN_MAX: Final = 10_000
 _BEARER: Final = "bearer "
@@ -55,6 +60,7 @@ class Doorkeeper:
         self._known: OrderedDict[str, _Known] = OrderedDict()  # by the tokens' ids
         self._attempts = Attempts(clock)
         self._key: bytes | None = None
+        self._trouble: str | None = None  # with the state, that the log has already
         self.is_required = settings.required
         # For the programs of this host that can read where the service says how it is reached.
         self.host_secret = new_secret()
@@ -121,7 +127,8 @@ class Doorkeeper:
 
     def _ticket_key(self) -> bytes:
         if self._key is None:
-            self._key = self._state.signing_key(KEY_NAME)
+            with self._asking():
+                self._key = self._state.signing_key(KEY_NAME)
         return self._key
 
     def tokens(self, caller: Caller) -> Tokens:
@@ -176,8 +183,9 @@ class Doorkeeper:
         While the state cannot be asked nobody gets in on what was known: it may be revoked.
         """
         read_at = self._clock.monotonic()
-        content = self._state.token(token_id)
-        known = _Known(None if content is None else decoded(content), read_at)
+        with self._asking():
+            content = self._state.token(token_id)
+            known = _Known(None if content is None else decoded(content), read_at)
         with self._lock:
             if content is not None or token_id in self._known:
                 self._known[token_id] = known
@@ -185,6 +193,21 @@ class Doorkeeper:
             while len(self._known) > _KNOWN_MAX:
                 self._known.popitem(last=False)
         return known
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Around what reads the state. Why that fails names places of this host, and who asks may
+        be a stranger: it is for the log, once, since strangers may ask often."""
+        try:
+            yield
+        except CalveError as error:
+            if self._trouble != error.message:
+                self._trouble = error.message
+                _log.error("tokens cannot be looked up: %s", error)
+            raise Unavailable(
+                "tokens cannot be looked up for now", hint="try again; the service's log says why"
+            ) from error
+        self._trouble = None
 
 
 def _secret(authorization: str | None) -> str:

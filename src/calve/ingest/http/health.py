@@ -46,12 +46,14 @@ async def show_live(service: Service, request: Request) -> Response:  # noqa: AR
 
 
 async def show_ready(service: Service, request: Request) -> Response:  # noqa: ARG001
-    """Whether rows are taken in: not while stopping, nor after the log's disk failed."""
-    stopped = service.intake.stopped
-    if stopped is not None:
+    """Whether rows are taken in: not while stopping, nor after the log's disk failed.
+
+    Why it failed names files of this host, and anybody may ask here: `/v1/status` tells.
+    """
+    if service.intake.stopped is not None:
         raise Unavailable(
-            f"no rows are taken in: {stopped.message}",
-            hint=stopped.hint,
+            "no rows are taken in: the log has stopped",
+            hint="/v1/status says why; the service tries to open its log again",
             context={"retry_after_ms": str(RETRY_AFTER_MS)},
         )
     return answer(Health(status="ready"))

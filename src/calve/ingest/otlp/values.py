@@ -85,6 +85,7 @@ def any_value(fields: dict[str, Any]) -> AnyValue:
         if name in {"array_value", "kvlist_value"}:
             getattr(value, name).SetInParent()
             getattr(value, name).MergeFromString(field)
+            _clear_indexes(getattr(value, name))
         else:
             setattr(value, name, field.decode() if name == "string_value" else field)
     return value
@@ -103,7 +104,7 @@ def _rare_texts(values: Level, name: str, kinds: Kinds) -> pa.StringArray:
     for place in places:
         raw = field[int(place)].as_py()
         try:
-            text, kinds[place] = _rare_text(name, raw)
+            text, kinds[place] = _rare_text(name, raw, values.faults.remarks)
         except DecodeError as error:
             values.faults.note([values.records[place]], f"a value cannot be read: {error}")
             text = ""
@@ -113,20 +114,45 @@ def _rare_texts(values: Level, name: str, kinds: Kinds) -> pa.StringArray:
     return pa.array(texts, TEXT).take(pa.array(order, mask=order < 0))
 
 
-def _rare_text(name: str, raw: bytes) -> tuple[str, int]:
+def _rare_text(name: str, raw: bytes, remarks: set[str]) -> tuple[str, int]:
     if name == "bytes_value":
         return base64.b64encode(raw).decode(), BYTES
     whole = ArrayValue if name == "array_value" else KeyValueList
     message: Any = whole.FromString(raw)
-    try:
-        plain: Any = _plain_list(message) if whole is ArrayValue else _plain_map(message)
-    except _NotPlain:
+    plain = _plain_or_none(message)
+    if plain is None and _clear_indexes(message):
+        remarks.add(TEXT_BY_INDEX)
+        plain = _plain_or_none(message)
+    if plain is None:
         return MessageToJson(message, indent=None, ensure_ascii=False), OTLP_JSON
     return msgspec.json.encode(plain).decode(), LIST if whole is ArrayValue else MAP
 
 
+def _clear_indexes(message: ArrayValue | KeyValueList) -> bool:
+    """Empty the texts inside that are named by a place in a dictionary; whether there were any."""
+    is_any = False
+    for each in message.values:
+        value = each if isinstance(each, AnyValue) else each.value
+        match value.WhichOneof("value"):
+            case "string_value_strindex":
+                value.ClearField(_INDEX)
+                is_any = True
+            case "array_value":
+                is_any |= _clear_indexes(value.array_value)
+            case "kvlist_value":
+                is_any |= _clear_indexes(value.kvlist_value)
+    return is_any
+
+
 class _NotPlain(Exception):
     """Plain JSON would not tell this value from another."""
+
+
+def _plain_or_none(message: ArrayValue | KeyValueList) -> list[Any] | dict[str, Any] | None:
+    try:
+        return _plain_list(message) if isinstance(message, ArrayValue) else _plain_map(message)
+    except _NotPlain:
+        return None
 
 
 def _plain_list(message: ArrayValue) -> list[Any]:
@@ -143,7 +169,7 @@ def _plain_map(message: KeyValueList) -> dict[str, Any]:
 def _plain(value: AnyValue) -> Any:
     kind = value.WhichOneof("value")
     match kind:
-        case None | "string_value_strindex":
+        case None:
             return None
         case "array_value":
             return _plain_list(value.array_value)
@@ -151,7 +177,7 @@ def _plain(value: AnyValue) -> Any:
             return _plain_map(value.kvlist_value)
         case "double_value" if not math.isfinite(value.double_value):
             raise _NotPlain
-        case "bytes_value":
+        case "bytes_value" | "string_value_strindex":
             raise _NotPlain
         case _:
             return getattr(value, kind)
