@@ -153,13 +153,13 @@ def _column(entry: object, number: int) -> NestedField:
 
 
 def _check_kinds(entry: dict[str, object], label: str, context: dict[str, str]) -> None:
-    expected: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
-        ("name", str, "text"),
-        ("type", (str, dict), "a type's name"),
-        ("required", bool, "true or false"),
-        ("doc", (str, type(None)), "text"),
+    expected: tuple[tuple[str, type | tuple[type, ...], str, str], ...] = (
+        ("name", str, "text", '"id"'),
+        ("type", (str, dict), "a type's name", '"long"'),
+        ("required", bool, "true or false", "true"),
+        ("doc", (str, type(None)), "text", '"who it is"'),
     )
-    for key, kind, words in expected:
+    for key, kind, words, example in expected:
         if key not in entry and key in {"name", "type"}:
             raise InvalidRequest(
                 f"{label} has no {key!r}",
@@ -167,7 +167,16 @@ def _check_kinds(entry: dict[str, object], label: str, context: dict[str, str]) 
                 context=context,
             )
         if key in entry and not isinstance(entry[key], kind):
-            raise InvalidRequest(f"{label}: {key!r} is not {words}", context=context)
+            raise InvalidRequest(
+                f"{label}: {key!r} is not {words}",
+                hint=f'write "{key}": {example}{_without_quotes(entry[key], kind)}',
+                context=context,
+            )
+
+
+def _without_quotes(written: object, kind: object) -> str:
+    """JSON's true and false are often put into quotes, as they are elsewhere."""
+    return ", without quotes" if kind is bool and isinstance(written, str) else ""
 
 
 def _type(written: str | dict[str, object]) -> IcebergType:
