@@ -372,6 +372,9 @@ def test_dropping_and_purging(shell: Shell, tmp_path: Path) -> None:
         ("calve table create users", 2, "--schema"),
         ("calve table query users --where 'agee > 1'", 3, "age"),
         ("calve table query users --where 'age >'", 3, "hint"),
+        ('calve table query users --where "name = \'a"', 3, "hint: every quote"),
+        ("calve table query users --where \"name = '\udcff'\"", 3, "hint: write it in utf-8"),
+        ("calve sql \"select '\udcff'\"", 3, "hint: write it in utf-8"),
         ("calve table query users --columns agee", 3, "age"),
         ("calve table query users --columns ''", 3, "no column is named"),
         ("calve table query users --snapshot 1", 4, "snapshot 1"),
@@ -409,6 +412,31 @@ def test_a_mistake_is_told_in_words_and_changes_nothing(
     assert words.lower() in failed.err.lower()
     assert shell("calve table describe users --json").json() == before
     assert set(tmp_path.rglob("*")) == files
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "delete users --where \"name = '\udcff'\"",
+        "update users --assign \"name = '\udcff'\" --all",
+        "update users --assign \"n\udcff = 'x'\" --all",
+        "upsert users --data users.csv --key i\udcff",
+        "create more --from-data users.csv --property a=\udcff",
+        "create more --from-data users.csv --property a\udcff=b",
+        "add-column users x\udcff string",
+        "add-column users x string --doc \udcff",
+        "rename users \udcff",
+        "alter-partition users --add \udcff",
+    ],
+)
+def test_bytes_that_are_no_text_are_refused_as_a_mistake(shell: Shell, line: str) -> None:
+    """Python makes halves of characters of them, which nothing can write."""
+    shell("calve table create users --schema schema.json")
+    shell("calve table insert users --data users.csv")
+    before = shell("calve table describe users --json").json()
+    assert "hint: " in shell(f"calve table {line}", code=3).err
+    assert shell("calve table describe users --json").json() == before
+    assert "more" not in shell("calve table list").out
 
 
 @pytest.mark.parametrize(

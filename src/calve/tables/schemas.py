@@ -223,8 +223,21 @@ def _properties(given: Mapping[Any, Any]) -> dict[str, str]:
             raise InvalidRequest(
                 f"property {key!r} is not text", hint="properties map text to text"
             )
+        if not _is_unicode(key + value):
+            raise InvalidRequest(
+                f"property {key!r} is not valid Unicode",
+                hint="write it in UTF-8; the terminal or the script may use another encoding",
+            )
         _check_property(key, value)
     return dict(given)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_property(key: str, value: str) -> None:

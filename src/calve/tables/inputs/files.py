@@ -249,6 +249,10 @@ def reading(origin: Origin) -> Iterator[None]:
     """Raise what Arrow says about a damaged file as an error that names the file."""
     try:
         yield
+    except UnicodeEncodeError as error:
+        raise origin.error(
+            "the text is not valid Unicode", hint="open the file as bytes, and convert it to UTF-8"
+        ) from error
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise origin.error(
