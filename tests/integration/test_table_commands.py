@@ -235,6 +235,20 @@ def test_rows_are_counted_for_whoever_looks_on(
     assert said.rpartition("\r")[2].startswith("users: 3 rows inserted")
 
 
+def test_a_bar_is_full_only_when_the_rows_are_in(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shell("calve table create users --from-data users.csv")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    for lines in (1, 30_000):
+        (tmp_path / "users.csv").write_text("id,name,age\n" + "1,Ada,36\n" * lines, "utf-8")
+        said = shell("calve table insert users --data users.csv").err
+        drawn = [each for each in said.split("\r") if "%" in each]
+        assert not [each for each in drawn if "100%" in each and f"{lines:,} rows" not in each]
+        assert not [each for each in drawn if "  0%" not in each and " 0 rows" in each]
+        assert [each for each in drawn if "100%" in each]
+
+
 def test_rows_change(shell: Shell) -> None:
     shell("calve table create users --from-data users.csv")
     shell("calve table insert users --data users.csv")
