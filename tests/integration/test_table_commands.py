@@ -494,6 +494,20 @@ def test_names_that_sql_would_stumble_over(shell: Shell, tmp_path: Path) -> None
     assert list(shell("calve table query odd --json").json()[0]) == [f"{name}_" for name in names]
 
 
+def test_a_schema_comes_from_standard_input(shell: Shell, tmp_path: Path) -> None:
+    written = json.dumps(SCHEMA).encode()
+    shell("calve table create users --schema schema.json")
+    shell("calve table create people --schema -", stdin=written)
+    columns = shell("calve table describe people --json").json()["columns"]
+    assert columns == shell("calve table describe users --json").json()["columns"]
+    for broken in (b"", b"[]", b'{"columns": [{"name": "id"}]}'):
+        refused = shell("calve table create more --schema -", code=3, stdin=broken).err
+        assert "standard input: " in refused
+        assert "hint: " in refused
+    (tmp_path / "-").write_bytes(written)
+    shell("calve table create dashed --schema ./-")
+
+
 def test_ten_thousand_columns(shell: Shell, tmp_path: Path) -> None:
     row = {f"c{number}": number for number in range(10_000)}
     (tmp_path / "wide.json").write_text(json.dumps([row]), "utf-8")

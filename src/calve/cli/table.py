@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from calve.cli.description import print_description
@@ -55,7 +53,7 @@ def describe(call: Call, name: str) -> None:
 
 @click.command()
 @click.argument("name", metavar="TABLE")
-@click.option("--schema", metavar="FILE", help="A JSON file with the columns.")
+@click.option("--schema", metavar="FILE", help="A JSON file with the columns; - is standard input.")
 @click.option("--from-data", metavar="FILE", help="Infer the columns from a file with rows.")
 @click.option("--partition-by", metavar="EXPRESSION", multiple=True, help="Such as day(created).")
 @click.option("--sort-by", metavar="EXPRESSION", multiple=True, help="Such as 'id desc'.")
@@ -85,7 +83,7 @@ def create(
     # All that can be wrong is found before a lake is made for it.
     TableName.parse(name)
     definition = define_table(
-        Path(schema) if schema else infer_schema(from_data),
+        infer_schema(from_data) if schema is None else schema,
         partition_by=partition_by,
         sort_by=sort_by,
         properties=dict(_assignment(text) for text in properties),
