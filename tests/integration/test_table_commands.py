@@ -508,6 +508,53 @@ def test_a_schema_comes_from_standard_input(shell: Shell, tmp_path: Path) -> Non
     shell("calve table create dashed --schema ./-")
 
 
+@pytest.mark.parametrize(
+    ("mark", "said"), [(";", ";"), ("\t", "tab"), ("\t", "'\\t'"), ("|", "|"), (",", ",")]
+)
+def test_cells_may_be_separated_otherwise(
+    shell: Shell, tmp_path: Path, mark: str, said: str
+) -> None:
+    (tmp_path / "other.csv").write_text(
+        USERS.replace(",", mark).replace("Ada", f'"A{mark}da"'), "utf-8"
+    )
+    said = said if said.startswith("'") else f"'{said}'"
+    shell(f"calve table create users --from-data other.csv --delimiter {said}")
+    shell(f"calve table insert users --data other.csv --delimiter {said}")
+    upserted = (tmp_path / "other.csv").read_bytes().replace(b"36", b"37")
+    shell(f"calve table upsert users --data - --key id --delimiter {said}", stdin=upserted)
+    rows = shell("calve table query users --where 'id < 3' --format ndjson").out.splitlines()
+    assert sorted(json.loads(row)["age"] for row in rows) == [28, 37]
+    assert any(json.loads(row)["name"] == f"A{mark}da" for row in rows)
+
+
+def test_another_separator_is_recognised_and_its_option_named(shell: Shell, tmp_path: Path) -> None:
+    shell("calve table create users --schema schema.json")
+    for mark, said in ((";", "--delimiter ';'"), ("\t", "--delimiter 'tab'")):
+        (tmp_path / "other.csv").write_text(USERS.replace(",", mark), "utf-8")
+        assert said in shell("calve table insert users --data other.csv", code=3).err
+        assert said in shell("calve table create more --from-data other.csv", code=3).err
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("insert users --data users.csv --delimiter ''", 3, "the word tab"),
+        ("insert users --data users.csv --delimiter ab", 3, "the word tab"),
+        ("insert users --data users.csv --delimiter é", 3, "the word tab"),
+        ("insert users --data users.csv --delimiter '\n'", 3, "the word tab"),
+        ("insert users --data users.csv --delimiter '\"'", 3, "quoted"),
+        ("insert users --data users.csv --format json --delimiter ';'", 3, "only CSV"),
+        ("upsert users --data users.csv --key id --delimiter ''", 3, "the word tab"),
+        ("create more --schema schema.json --delimiter ';'", 2, "--from-data"),
+    ],
+)
+def test_a_delimiter_that_is_none_is_refused(
+    shell: Shell, line: str, code: int, words: str
+) -> None:
+    shell("calve table create users --schema schema.json")
+    assert words in shell(f"calve table {line}", code=code).err
+
+
 def test_ten_thousand_columns(shell: Shell, tmp_path: Path) -> None:
     row = {f"c{number}": number for number in range(10_000)}
     (tmp_path / "wide.json").write_text(json.dumps([row]), "utf-8")

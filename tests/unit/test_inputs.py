@@ -443,6 +443,18 @@ def test_what_cannot_be_rows_is_refused(data: object, options: dict[str, Any], s
     assert error.hint
 
 
+def test_python_names_what_separates_cells() -> None:
+    text = b"id;name\n1;'a,b'\n"
+    schema = define_table({"id": "long", "name": "string"}).schema
+    rows = open_input(io.BytesIO(text), schema=schema, delimiter=";").read_all().to_pylist()
+    assert rows == [{"id": 1, "name": "'a,b'"}]
+    assert infer_schema(io.BytesIO(text), delimiter=";").names == ["id", "name"]
+    # Who says that it is a comma means it, also where the only name looks otherwise.
+    assert infer_schema(io.BytesIO(b"id;name\n1;x\n"), delimiter=",").names == ["id;name"]
+    with pytest.raises(InvalidRequest, match="only a file has a delimiter"):
+        open_input(rows, schema=schema, delimiter=";")
+
+
 @pytest.mark.parametrize(
     ("data", "schema", "says"),
     [
