@@ -67,12 +67,13 @@ class IcebergManager:
         )
         self._trail = self._lake.trail
 
-    def create_table(
+    def create_table(  # noqa: PLR0913
         self,
         name: str,
         schema: SchemaSource | TableDefinition | None = None,
         *,
         from_data: object = None,
+        delimiter: str | None = None,
         partition_by: Sequence[str] = (),
         sort_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -80,7 +81,8 @@ class IcebergManager:
         """Make an empty table.
 
         The schema is PyIceberg's, Arrow's, `{"id": "long", …}` or the path of a JSON file; or it is
-        inferred `from_data`, which is anything that `insert_data` takes and is not inserted.
+        inferred `from_data`, which is anything that `insert_data` takes and is not inserted;
+        `delimiter` separates the cells of its CSV.
         """
         if (schema is None) == (from_data is None):
             raise InvalidRequest(
@@ -90,7 +92,7 @@ class IcebergManager:
         from calve.tables.inputs import infer_schema
 
         definition = define_table(
-            infer_schema(from_data) if schema is None else schema,
+            infer_schema(from_data, delimiter=delimiter) if schema is None else schema,
             partition_by=partition_by,
             sort_by=sort_by,
             properties=properties,
@@ -141,6 +143,7 @@ class IcebergManager:
         data: object,
         *,
         format: str | None = None,  # noqa: A002
+        delimiter: str | None = None,
         branch: str | None = None,
         progress: Callable[[int], None] | None = None,
         progress_bytes: Callable[[int], None] | None = None,
@@ -148,23 +151,19 @@ class IcebergManager:
     ) -> Change:
         """Add rows: pandas, Polars, Arrow, dicts, or the path of a CSV, JSON or Parquet file.
 
-        Columns are matched by name. Files are streamed, so they may be bigger than memory;
-        `progress` is told how many rows have been written, `progress_bytes` how many bytes of a
-        file have been read. Into a table that a topic feeds only with `force`: the rows have no
-        offset, so that subscriptions do not see them.
+        Columns are matched by name. The cells of CSV are separated by commas, or by `delimiter`.
+        Files are streamed, so they may be bigger than memory; `progress` is told how many rows have
+        been written, `progress_bytes` how many bytes of a file have been read. Into a table that a
+        topic feeds only with `force`: the rows have no offset, so that subscriptions do not see
+        them.
         """
         from calve.changes import insert_rows
 
         return insert_rows(
-            self._lake.catalog,
-            table,
-            data,
-            format=format,
-            branch=branch,
-            progress=progress,
-            progress_bytes=progress_bytes,
-            force=force,
-        )
+            self._lake.catalog, table, data,
+            format=format, delimiter=delimiter, branch=branch, force=force,
+            progress=progress, progress_bytes=progress_bytes,
+        )  # fmt: skip
 
     def update_data(
         self,
@@ -208,6 +207,7 @@ class IcebergManager:
         keys: Sequence[str],
         *,
         format: str | None = None,  # noqa: A002
+        delimiter: str | None = None,
         branch: str | None = None,
         engine: Engine = "python",
         force: bool = False,
@@ -219,8 +219,9 @@ class IcebergManager:
         have no offset.
         """
         return self._changes.upsert(
-            table, data, keys, format=format, branch=branch, engine=engine, force=force
-        )
+            table, data, keys,
+            format=format, delimiter=delimiter, branch=branch, engine=engine, force=force,
+        )  # fmt: skip
 
     def query_table(
         self,

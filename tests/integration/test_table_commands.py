@@ -235,6 +235,20 @@ def test_rows_are_counted_for_whoever_looks_on(
     assert said.rpartition("\r")[2].startswith("users: 3 rows inserted")
 
 
+def test_a_bar_is_full_only_when_the_rows_are_in(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shell("calve table create users --from-data users.csv")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    for lines in (1, 30_000):
+        (tmp_path / "users.csv").write_text("id,name,age\n" + "1,Ada,36\n" * lines, "utf-8")
+        said = shell("calve table insert users --data users.csv").err
+        drawn = [each for each in said.split("\r") if "%" in each]
+        assert not [each for each in drawn if "100%" in each and f"{lines:,} rows" not in each]
+        assert not [each for each in drawn if "  0%" not in each and " 0 rows" in each]
+        assert [each for each in drawn if "100%" in each]
+
+
 def test_rows_change(shell: Shell) -> None:
     shell("calve table create users --from-data users.csv")
     shell("calve table insert users --data users.csv")
@@ -372,6 +386,9 @@ def test_dropping_and_purging(shell: Shell, tmp_path: Path) -> None:
         ("calve table create users", 2, "--schema"),
         ("calve table query users --where 'agee > 1'", 3, "age"),
         ("calve table query users --where 'age >'", 3, "hint"),
+        ('calve table query users --where "name = \'a"', 3, "hint: every quote"),
+        ("calve table query users --where \"name = '\udcff'\"", 3, "hint: write it in utf-8"),
+        ("calve sql \"select '\udcff'\"", 3, "hint: write it in utf-8"),
         ("calve table query users --columns agee", 3, "age"),
         ("calve table query users --columns ''", 3, "no column is named"),
         ("calve table query users --snapshot 1", 4, "snapshot 1"),
@@ -409,6 +426,31 @@ def test_a_mistake_is_told_in_words_and_changes_nothing(
     assert words.lower() in failed.err.lower()
     assert shell("calve table describe users --json").json() == before
     assert set(tmp_path.rglob("*")) == files
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "delete users --where \"name = '\udcff'\"",
+        "update users --assign \"name = '\udcff'\" --all",
+        "update users --assign \"n\udcff = 'x'\" --all",
+        "upsert users --data users.csv --key i\udcff",
+        "create more --from-data users.csv --property a=\udcff",
+        "create more --from-data users.csv --property a\udcff=b",
+        "add-column users x\udcff string",
+        "add-column users x string --doc \udcff",
+        "rename users \udcff",
+        "alter-partition users --add \udcff",
+    ],
+)
+def test_bytes_that_are_no_text_are_refused_as_a_mistake(shell: Shell, line: str) -> None:
+    """Python makes halves of characters of them, which nothing can write."""
+    shell("calve table create users --schema schema.json")
+    shell("calve table insert users --data users.csv")
+    before = shell("calve table describe users --json").json()
+    assert "hint: " in shell(f"calve table {line}", code=3).err
+    assert shell("calve table describe users --json").json() == before
+    assert "more" not in shell("calve table list").out
 
 
 @pytest.mark.parametrize(
@@ -450,6 +492,67 @@ def test_names_that_sql_would_stumble_over(shell: Shell, tmp_path: Path) -> None
         assert len(shell(f"calve table query odd --where {where} --json").json()) == 1
         shell(f"calve table rename-column odd {shlex.quote(name)} {shlex.quote(name + '_')}")
     assert list(shell("calve table query odd --json").json()[0]) == [f"{name}_" for name in names]
+
+
+def test_a_schema_comes_from_standard_input(shell: Shell, tmp_path: Path) -> None:
+    written = json.dumps(SCHEMA).encode()
+    shell("calve table create users --schema schema.json")
+    shell("calve table create people --schema -", stdin=written)
+    columns = shell("calve table describe people --json").json()["columns"]
+    assert columns == shell("calve table describe users --json").json()["columns"]
+    for broken in (b"", b"[]", b'{"columns": [{"name": "id"}]}'):
+        refused = shell("calve table create more --schema -", code=3, stdin=broken).err
+        assert "standard input: " in refused
+        assert "hint: " in refused
+    (tmp_path / "-").write_bytes(written)
+    shell("calve table create dashed --schema ./-")
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"), [(";", ";"), ("\t", "tab"), ("\t", "'\\t'"), ("|", "|"), (",", ",")]
+)
+def test_cells_may_be_separated_otherwise(
+    shell: Shell, tmp_path: Path, mark: str, said: str
+) -> None:
+    (tmp_path / "other.csv").write_text(
+        USERS.replace(",", mark).replace("Ada", f'"A{mark}da"'), "utf-8"
+    )
+    said = said if said.startswith("'") else f"'{said}'"
+    shell(f"calve table create users --from-data other.csv --delimiter {said}")
+    shell(f"calve table insert users --data other.csv --delimiter {said}")
+    upserted = (tmp_path / "other.csv").read_bytes().replace(b"36", b"37")
+    shell(f"calve table upsert users --data - --key id --delimiter {said}", stdin=upserted)
+    rows = shell("calve table query users --where 'id < 3' --format ndjson").out.splitlines()
+    assert sorted(json.loads(row)["age"] for row in rows) == [28, 37]
+    assert any(json.loads(row)["name"] == f"A{mark}da" for row in rows)
+
+
+def test_another_separator_is_recognised_and_its_option_named(shell: Shell, tmp_path: Path) -> None:
+    shell("calve table create users --schema schema.json")
+    for mark, said in ((";", "--delimiter ';'"), ("\t", "--delimiter 'tab'")):
+        (tmp_path / "other.csv").write_text(USERS.replace(",", mark), "utf-8")
+        assert said in shell("calve table insert users --data other.csv", code=3).err
+        assert said in shell("calve table create more --from-data other.csv", code=3).err
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("insert users --data users.csv --delimiter ''", 3, "the word tab"),
+        ("insert users --data users.csv --delimiter ab", 3, "the word tab"),
+        ("insert users --data users.csv --delimiter é", 3, "the word tab"),
+        ("insert users --data users.csv --delimiter '\n'", 3, "the word tab"),
+        ("insert users --data users.csv --delimiter '\"'", 3, "quoted"),
+        ("insert users --data users.csv --format json --delimiter ';'", 3, "only CSV"),
+        ("upsert users --data users.csv --key id --delimiter ''", 3, "the word tab"),
+        ("create more --schema schema.json --delimiter ';'", 2, "--from-data"),
+    ],
+)
+def test_a_delimiter_that_is_none_is_refused(
+    shell: Shell, line: str, code: int, words: str
+) -> None:
+    shell("calve table create users --schema schema.json")
+    assert words in shell(f"calve table {line}", code=code).err
 
 
 def test_ten_thousand_columns(shell: Shell, tmp_path: Path) -> None:

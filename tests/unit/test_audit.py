@@ -224,6 +224,14 @@ def test_what_the_host_does_is_recorded_once_each(lake: Lake) -> None:
     ]  # fmt: skip
 
 
+def test_what_no_encoding_can_write_is_recorded_as_it_can_be(lake: Lake) -> None:
+    with pytest.raises(InvalidRequest):
+        lake.tables.create_table("users\udcff", {"id": "long"}, properties={"a\udcff": "b\udcff"})
+    begun, ended = list(records(lake.settings.data / "_calve" / "audit"))[-2:]
+    assert (begun.subject, ended.result) == ("users\\udcff", "failed")
+    assert begun.details["properties"] == {"a\\udcff": "b\\udcff"}
+
+
 def test_details_hold_no_secret_and_no_data(lake: Lake) -> None:
     lake.tables.create_table(
         "users", {"id": "long"}, properties={"my.password": "canary-1", "at": "http://u:canary-2@h"}

@@ -216,6 +216,10 @@ def test_there_are_enough_hostile_conditions() -> None:
         ("id = 'abc'", "Could not convert string 'abc'", "CAST"),
         ("id = 1 -- x", "a comment", "leave it out"),
         ("id ! 1", "cannot be read", "an expression such as"),
+        ("name = 'a", "a quote in the condition is not closed", "doubled: 'it''s'"),
+        ("name = 'it's'", "a quote in the condition is not closed", "doubled: 'it''s'"),
+        ("na\"me = 'a'", "a quote in the condition is not closed", "its other one"),
+        ("name = '\udcff'", "not valid Unicode", "UTF-8"),
         ("name = \"xyzzy\"", "there is no column 'xyzzy'", "single quotes"),
     ],
 )  # fmt: skip

@@ -269,7 +269,7 @@ def test_pandas_gaps_objects_categories_and_indexes() -> None:
         ([{"id": 1}, {"id": "7"}], "id", "2", "text"),
         ([{"b": "text"}], "b", "1", "text"),
         ([{"id": object()}], "id", "1", "cannot be read"),
-        ([{"name": "\ud800"}], "name", "1", "cannot be read"),
+        ([{"name": "\ud800"}], "name", "1", "not valid Unicode"),
         (pa.table({"age": pa.array([1, 2**40])}), "age", "2", "1099511627776"),
         (pa.table({"f": [1.0, 1e300]}), "f", "2", "too big"),
         (pa.table({"price": [0.1, 0.123]}), "price", "2", "0.123"),
@@ -441,6 +441,34 @@ def test_what_cannot_be_rows_is_refused(data: object, options: dict[str, Any], s
     error = refused(data, **options)
     assert says in error.message
     assert error.hint
+
+
+def test_python_names_what_separates_cells() -> None:
+    text = b"id;name\n1;'a,b'\n"
+    schema = define_table({"id": "long", "name": "string"}).schema
+    rows = open_input(io.BytesIO(text), schema=schema, delimiter=";").read_all().to_pylist()
+    assert rows == [{"id": 1, "name": "'a,b'"}]
+    assert infer_schema(io.BytesIO(text), delimiter=";").names == ["id", "name"]
+    # Who says that it is a comma means it, also where the only name looks otherwise.
+    assert infer_schema(io.BytesIO(b"id;name\n1;x\n"), delimiter=",").names == ["id;name"]
+    with pytest.raises(InvalidRequest, match="only a file has a delimiter"):
+        open_input(rows, schema=schema, delimiter=";")
+
+
+@pytest.mark.parametrize(
+    ("data", "schema", "says"),
+    [
+        ([{"id": 1, "name": "\udcff"}], SCHEMA, "row 1, column 'name'.*not valid Unicode"),
+        (io.StringIO("id,name\n1,\udcff\n"), SCHEMA, "the text is not valid Unicode"),
+        ([{"name": "\udcff"}], None, "column 'name': not valid Unicode"),
+        ([{"\udcff": 1}], None, "cannot be written"),
+        ([{"s": {"\udcff": 1}}], None, "cannot be written"),
+    ],
+)
+def test_halves_of_characters_are_refused(data: object, schema: Any, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says) as refused:
+        open_input(data, schema=schema).read_all()
+    assert refused.value.hint
 
 
 def test_a_header_alone_gives_no_rows_and_suggests_no_types() -> None:

@@ -172,6 +172,24 @@ def test_a_mistake_in_the_file_is_named(
         define_table(write(content))
 
 
+@pytest.mark.parametrize(
+    ("column", "hint"),
+    [
+        ({"name": "a", "type": "int", "required": "yes"}, 'write "required": true, without quotes'),
+        ({"name": "a", "type": "int", "required": 1}, 'write "required": true'),
+        ({"name": "a", "type": "int", "doc": 5}, 'write "doc": "who it is"'),
+        ({"name": "a", "type": 5}, 'write "type": "long"'),
+        ({"name": 5, "type": "int"}, 'write "name": "id"'),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_told_what_to_write(
+    write: Callable[[object], Path], column: object, hint: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        define_table(write({"columns": [column]}))
+    assert refused.value.hint == hint
+
+
 def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="there is no file"):
         define_table(tmp_path / "nothing.json")

@@ -157,7 +157,7 @@ class Trail:
 
     def _write(self, record: Record, *, is_synced: bool = True) -> None:
         assert self._directory is not None
-        line = msgspec.json.encode(record) + b"\n"
+        line = _encoded(record) + b"\n"
         try:
             with _locked(self._directory) as file:
                 size = os.fstat(file).st_size
@@ -183,6 +183,23 @@ class Trail:
             self._directory / f"audit-{now}-{uuid4().hex[:8]}.jsonl"
         )
         _sync_directory(self._directory)
+
+
+def _encoded(record: Record) -> bytes:
+    try:
+        return msgspec.json.encode(record)
+    except UnicodeEncodeError:
+        # Whoever is recorded is told by the action itself that this is no text.
+        return msgspec.json.encode(_writable(msgspec.to_builtins(record)))
+
+
+def _writable(value: Any) -> Any:
+    """The same with halves of characters, which no encoding can write, as Python shows them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_writable(key): _writable(each) for key, each in value.items()}
+    return [_writable(each) for each in value] if isinstance(value, list) else value
 
 
 @contextmanager

@@ -25,6 +25,7 @@ def insert_rows(  # noqa: PLR0913
     data: object,
     *,
     format: str | None = None,  # noqa: A002
+    delimiter: str | None = None,
     branch: str | None = None,
     progress: Progress | None = None,
     progress_bytes: Progress | None = None,
@@ -39,7 +40,10 @@ def insert_rows(  # noqa: PLR0913
     refuse_rows(table, force=force)
     commit = TableCommit(table, branch=branch)
     operation_id = new_operation_id("insert")
-    rows = unnumbered(open_input(data, schema=table.schema(), format=format, tell=progress_bytes))
+    read = open_input(
+        data, schema=table.schema(), format=format, delimiter=delimiter, tell=progress_bytes
+    )
+    rows = unnumbered(read)
     files = write_data_files(
         table, _counted(rows, progress) if progress else rows, operation_id=operation_id
     )

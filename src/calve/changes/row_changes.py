@@ -65,6 +65,7 @@ class RowChanges:
         keys: Sequence[str],
         *,
         format: str | None,  # noqa: A002
+        delimiter: str | None,
         branch: str | None,
         engine: str,
         force: bool,
@@ -72,11 +73,12 @@ class RowChanges:
         if _is_spark(engine):
             return upsert_with_spark(
                 self.catalog, self.spark(), table, data, keys,
-                format=format, branch=branch, force=force,
+                format=format, delimiter=delimiter, branch=branch, force=force,
             )  # fmt: skip
         return upsert_rows(
-            self.catalog, table, data, keys, format=format, branch=branch, force=force
-        )
+            self.catalog, table, data, keys,
+            format=format, delimiter=delimiter, branch=branch, force=force,
+        )  # fmt: skip
 
     def _bring_in(self, table: str, *, branch: str | None, flush: bool) -> None:
         """A topic feeds main alone: what is still in its log is no concern of a branch."""

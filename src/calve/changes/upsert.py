@@ -41,6 +41,7 @@ def upsert_rows(  # noqa: PLR0913
     keys: Sequence[str],
     *,
     format: str | None = None,  # noqa: A002
+    delimiter: str | None = None,
     branch: str | None = None,
     force: bool = False,
 ) -> Change:
@@ -56,7 +57,7 @@ def upsert_rows(  # noqa: PLR0913
     refuse_rows(rewrite.table, force=force)
     schema = rewrite.table.schema()
     require_keys(keys, schema)
-    source = read_partial(data, schema=schema, keys=keys, format=format)
+    source = read_partial(data, schema=schema, keys=keys, format=format, delimiter=delimiter)
     require_unnumbered(source.rows)
     with RowEngine() as engine:
         require_one_row_for_each_key(engine, source.rows, keys)

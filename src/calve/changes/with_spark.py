@@ -96,6 +96,7 @@ def upsert_with_spark(  # noqa: PLR0913
     keys: Sequence[str],
     *,
     format: str | None = None,  # noqa: A002
+    delimiter: str | None = None,
     branch: str | None = None,
     force: bool = False,
 ) -> Change:
@@ -103,7 +104,7 @@ def upsert_with_spark(  # noqa: PLR0913
     work = _SparkChange(catalog, spark, name, "upsert", branch=branch)
     refuse_rows(work.table, force=force)
     require_keys(keys, work.schema)
-    source = read_partial(data, schema=work.schema, keys=keys, format=format)
+    source = read_partial(data, schema=work.schema, keys=keys, format=format, delimiter=delimiter)
     _require_whole(source, work.schema)
     require_unnumbered(source.rows)
     with RowEngine() as engine:

@@ -26,6 +26,12 @@ _OPTIONS = (
     click.option("-v", "--verbose", is_flag=True, help="Log more, and show tracebacks."),
 )
 
+delimiter_option = click.option(
+    "--delimiter",
+    metavar="CHARACTER",
+    help="What separates the cells of CSV, such as ; or tab; a comma if left out.",
+)
+
 
 class Call:
     """How a command was called: its settings, and how to print."""

@@ -40,7 +40,7 @@ def reading_rows(source: str) -> Iterator[Told]:
 
 @contextmanager
 def _bar(size: int) -> Iterator[Told]:
-    rows = reached = 0
+    rows = read = shown = 0
     made: Any = click.progressbar(
         length=size,
         file=sys.stderr,
@@ -49,17 +49,24 @@ def _bar(size: int) -> Iterator[Told]:
     )
     with made as bar:
 
+        def show(reached: int) -> None:
+            nonlocal shown
+            bar.update(max(0, reached - shown))
+            shown = max(reached, shown)
+
         def tell_rows(count: int) -> None:
             nonlocal rows
             rows = count
+            tell_bytes(read)
 
         def tell_bytes(count: int) -> None:
-            nonlocal reached
-            bar.update(max(0, count - reached))
-            reached = max(reached, count)
+            nonlocal read
+            read = max(read, count)
+            # Files are read ahead of their rows, and are in only when all is committed.
+            show(min(read, size - 1) if rows else 0)
 
         yield Told(tell_rows, tell_bytes)
-        tell_bytes(size)
+        show(size)
         bar.render_progress()
 
 

@@ -10,7 +10,7 @@ import click
 
 from calve.changes import Change, Expression
 from calve.cli.opened import opened
-from calve.cli.options import Call, common_options, row_options, split_names
+from calve.cli.options import Call, common_options, delimiter_option, row_options, split_names
 from calve.cli.output import counted, print_json, say
 from calve.cli.progress import reading_rows
 from calve.manager import Engine
@@ -44,11 +44,19 @@ _FORMAT = click.option(
 @click.command()
 @click.argument("table", metavar="TABLE")
 @_FORMAT
+@delimiter_option
 @_BRANCH
 @_FORCE
 @row_options
 def insert(
-    call: Call, table: str, rows: str, *, input_format: str | None, branch: str | None, force: bool
+    call: Call,
+    table: str,
+    rows: str,
+    *,
+    input_format: str | None,
+    delimiter: str | None,
+    branch: str | None,
+    force: bool,
 ) -> None:
     """Add rows from a file, or from standard input.
 
@@ -56,6 +64,7 @@ def insert(
 
     \b
     Example: calve table insert users --data users.csv
+    Example: calve table insert users --data users.csv --delimiter ";"
     Example: gunzip -c users.json.gz | calve table insert users --data - --format ndjson
     """
     _refuse_directory(rows)
@@ -64,6 +73,7 @@ def insert(
             table,
             rows,
             format=input_format,
+            delimiter=delimiter,
             branch=branch,
             progress=shown.rows,
             progress_bytes=shown.bytes,
@@ -83,6 +93,7 @@ def insert(
     help="The key's columns; can be given again.",
 )
 @_FORMAT
+@delimiter_option
 @_BRANCH
 @_ENGINE
 @_FORCE
@@ -94,6 +105,7 @@ def upsert(
     *,
     keys: tuple[str, ...],
     input_format: str | None,
+    delimiter: str | None,
     branch: str | None,
     engine: Engine,
     force: bool,
@@ -109,7 +121,14 @@ def upsert(
     names = [name for text in keys for name in split_names(text)]
     with opened(call) as manager:
         change = manager.upsert_data(
-            table, rows, names, format=input_format, branch=branch, engine=engine, force=force
+            table,
+            rows,
+            names,
+            format=input_format,
+            delimiter=delimiter,
+            branch=branch,
+            engine=engine,
+            force=force,
         )
     _print(call, change)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from calve.cli.description import print_description
 from calve.cli.opened import confirm, destroying, opened
-from calve.cli.options import Call, common_options
+from calve.cli.options import Call, common_options, delimiter_option
 from calve.cli.output import print_json, print_table, say
 from calve.cli.removal import print_removal
 from calve.connections import Connections
@@ -55,8 +53,9 @@ def describe(call: Call, name: str) -> None:
 
 @click.command()
 @click.argument("name", metavar="TABLE")
-@click.option("--schema", metavar="FILE", help="A JSON file with the columns.")
+@click.option("--schema", metavar="FILE", help="A JSON file with the columns; - is standard input.")
 @click.option("--from-data", metavar="FILE", help="Infer the columns from a file with rows.")
+@delimiter_option
 @click.option("--partition-by", metavar="EXPRESSION", multiple=True, help="Such as day(created).")
 @click.option("--sort-by", metavar="EXPRESSION", multiple=True, help="Such as 'id desc'.")
 @click.option("--property", "properties", metavar="KEY=VALUE", multiple=True, help="A property.")
@@ -66,6 +65,7 @@ def create(
     name: str,
     schema: str | None,
     from_data: str | None,
+    delimiter: str | None,
     partition_by: tuple[str, ...],
     sort_by: tuple[str, ...],
     properties: tuple[str, ...],
@@ -79,13 +79,15 @@ def create(
     if (schema is None) == (from_data is None):
         both = ", not both" if schema is not None else ""
         raise click.UsageError(f"name the columns: --schema FILE, or --from-data FILE{both}")
+    if schema is not None and delimiter is not None:
+        raise click.UsageError("--delimiter separates the cells of --from-data FILE")
     from calve.tables.inputs import infer_schema
     from calve.tables.schemas import define_table
 
     # All that can be wrong is found before a lake is made for it.
     TableName.parse(name)
     definition = define_table(
-        Path(schema) if schema else infer_schema(from_data),
+        infer_schema(from_data, delimiter=delimiter) if schema is None else schema,
         partition_by=partition_by,
         sort_by=sort_by,
         properties=dict(_assignment(text) for text in properties),

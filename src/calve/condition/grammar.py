@@ -23,6 +23,7 @@ BRACKETS_MAX: Final = 16
 _SHOWN_MAX: Final = 80
 _OPENING: Final = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE})
 _CLOSING: Final = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE})
+_IN_UTF8: Final = "write it in UTF-8; the terminal or the script may use another encoding"
 _SIMPLER: Final = "write it flatter: IN (…) for many values, AND and OR without brackets"
 
 
@@ -53,6 +54,11 @@ def read_tree(text: str) -> exp.Expr:
     except RecursionError as error:
         raise _too_deep() from error
     except SqlglotError as error:
+        if _has_open_quote(text):
+            raise InvalidRequest(
+                "a quote in the condition is not closed",
+                hint="every quote needs its other one; one inside of a text is doubled: 'it''s'",
+            ) from error
         raise InvalidRequest(
             f"the condition cannot be read{_place(error)}",
             hint="a condition is an expression such as: price > 5 AND name LIKE 'a%'",
@@ -102,7 +108,7 @@ def _check_text(text: str) -> None:
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
-        raise InvalidRequest("the condition is not valid Unicode") from error
+        raise InvalidRequest("the condition is not valid Unicode", hint=_IN_UTF8) from error
     if size > TEXT_BYTES_MAX:
         raise InvalidRequest(
             f"the condition is {size:,} bytes long, more than {TEXT_BYTES_MAX:,}",
@@ -127,6 +133,17 @@ def _check_tokens(tokens: list[Token]) -> None:
         depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
         if depth > BRACKETS_MAX:
             raise _too_deep()
+
+
+def _has_open_quote(text: str) -> bool:
+    """Of a text that cannot be read. A quote that is doubled closes and opens again."""
+    opened = ""
+    for character in text:
+        if opened:
+            opened = "" if character == opened else opened
+        elif character in "'\"":
+            opened = character
+    return bool(opened)
 
 
 def _too_deep() -> InvalidRequest:

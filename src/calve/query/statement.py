@@ -200,7 +200,10 @@ def parse_statement(
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
-        raise InvalidRequest("the statement is not valid Unicode") from error
+        raise InvalidRequest(
+            "the statement is not valid Unicode",
+            hint="write it in UTF-8; the terminal or the script may use another encoding",
+        ) from error
     if size > TEXT_BYTES_MAX:
         raise InvalidRequest(f"the statement is longer than {TEXT_BYTES_MAX:,} bytes")
     if not text.strip():

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,6 +22,7 @@ from calve.tables.columns import check_names
 from calve.tables.nearest import meant
 from calve.tables.types import parse_type
 
+STANDARD_INPUT: Final = "-"
 _KEYS: Final = ("columns", "partition_by", "sort_by", "properties")
 _COLUMN_KEYS: Final = ("name", "type", "required", "doc")
 _BYTES_MAX: Final = 64 * 1024 * 1024
@@ -37,13 +40,26 @@ class SchemaFile:
 
 
 def read_schema_file(path: Path) -> SchemaFile:
+    with _named(str(path)):
+        return parse_schema(_decoded(_content(path)))
+
+
+def read_standard_input() -> SchemaFile:
+    if sys.stdin is None:
+        raise InvalidRequest("standard input is closed", hint="name a file instead")
+    with _named("standard input"):
+        return parse_schema(_decoded(_bounded(sys.stdin.buffer.read(_BYTES_MAX + 1))))
+
+
+@contextmanager
+def _named(origin: str) -> Iterator[None]:
     try:
-        return parse_schema(_decoded(path))
+        yield
     except InvalidRequest as error:
         raise InvalidRequest(
-            f"{path}: {error.message}",
+            f"{origin}: {error.message}",
             hint=error.hint,
-            context={**error.context, "file": str(path)},
+            context={**error.context, "file": origin},
         ) from error
 
 
@@ -66,15 +82,25 @@ def schema_with(schema: Schema, fields: Sequence[NestedField], schema_id: int = 
         ) from error
 
 
-def _decoded(path: Path) -> dict[str, object]:
+def _content(path: Path) -> bytes:
     try:
-        if path.stat().st_size > _BYTES_MAX:
-            raise InvalidRequest("too big for a schema", hint="rows are inserted, not created")
-        decoded = msgspec.json.decode(path.read_bytes())
+        with path.open("rb") as file:
+            return _bounded(file.read(_BYTES_MAX + 1))
     except FileNotFoundError as error:
         raise NotFound(f"there is no file {path}", hint="check the path") from error
     except OSError as error:
         raise InvalidRequest(f"cannot be read: {error.strerror}", hint="check the path") from error
+
+
+def _bounded(content: bytes) -> bytes:
+    if len(content) > _BYTES_MAX:
+        raise InvalidRequest("too big for a schema", hint="rows are inserted, not created")
+    return content
+
+
+def _decoded(content: bytes) -> dict[str, object]:
+    try:
+        decoded = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"not valid JSON: {error}", hint=f"write {_EXAMPLE}") from error
     if not isinstance(decoded, dict):
@@ -153,13 +179,13 @@ def _column(entry: object, number: int) -> NestedField:
 
 
 def _check_kinds(entry: dict[str, object], label: str, context: dict[str, str]) -> None:
-    expected: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
-        ("name", str, "text"),
-        ("type", (str, dict), "a type's name"),
-        ("required", bool, "true or false"),
-        ("doc", (str, type(None)), "text"),
+    expected: tuple[tuple[str, type | tuple[type, ...], str, str], ...] = (
+        ("name", str, "text", '"id"'),
+        ("type", (str, dict), "a type's name", '"long"'),
+        ("required", bool, "true or false", "true"),
+        ("doc", (str, type(None)), "text", '"who it is"'),
     )
-    for key, kind, words in expected:
+    for key, kind, words, example in expected:
         if key not in entry and key in {"name", "type"}:
             raise InvalidRequest(
                 f"{label} has no {key!r}",
@@ -167,7 +193,16 @@ def _check_kinds(entry: dict[str, object], label: str, context: dict[str, str]) 
                 context=context,
             )
         if key in entry and not isinstance(entry[key], kind):
-            raise InvalidRequest(f"{label}: {key!r} is not {words}", context=context)
+            raise InvalidRequest(
+                f"{label}: {key!r} is not {words}",
+                hint=f'write "{key}": {example}{_without_quotes(entry[key], kind)}',
+                context=context,
+            )
+
+
+def _without_quotes(written: object, kind: object) -> str:
+    """JSON's true and false are often put into quotes, as they are elsewhere."""
+    return ", without quotes" if kind is bool and isinstance(written, str) else ""
 
 
 def _type(written: str | dict[str, object]) -> IcebergType:

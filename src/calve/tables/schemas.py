@@ -22,7 +22,14 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 from calve.errors import InvalidRequest
 from calve.tables.columns import check_columns, check_names
 from calve.tables.parquet_options import check_parquet_property
-from calve.tables.schema_file import SchemaFile, read_schema_file, schema_of, schema_with
+from calve.tables.schema_file import (
+    STANDARD_INPUT,
+    SchemaFile,
+    read_schema_file,
+    read_standard_input,
+    schema_of,
+    schema_with,
+)
 from calve.tables.transforms import partition_spec, sort_order
 from calve.tables.types import parse_type, type_name
 
@@ -54,8 +61,9 @@ def define_table(
 ) -> TableDefinition:
     """Check a schema and all that goes with it.
 
-    A path names a JSON file. What is given here comes before what the file says: `partition_by` and
-    `sort_by` replace the file's, `properties` are added to it. A definition is complete.
+    A path names a JSON file, `-` standard input. What is given here comes before what the file
+    says: `partition_by` and `sort_by` replace the file's, `properties` are added to it. A
+    definition is complete.
     """
     if isinstance(source, TableDefinition):
         _refuse_more(partition_by, sort_by, properties)
@@ -121,7 +129,8 @@ def with_renamed(schema: Schema, name: str, new_name: str) -> Schema:
 
 def _read(source: SchemaSource) -> SchemaFile:
     if isinstance(source, str | PathLike):
-        return read_schema_file(Path(source))
+        # Only the bare text: `./-` is a file, and a Path no longer tells.
+        return read_standard_input() if source == STANDARD_INPUT else read_schema_file(Path(source))
     return SchemaFile(_schema(source))
 
 
@@ -223,8 +232,21 @@ def _properties(given: Mapping[Any, Any]) -> dict[str, str]:
             raise InvalidRequest(
                 f"property {key!r} is not text", hint="properties map text to text"
             )
+        if not _is_unicode(key + value):
+            raise InvalidRequest(
+                f"property {key!r} is not valid Unicode",
+                hint="write it in UTF-8; the terminal or the script may use another encoding",
+            )
         _check_property(key, value)
     return dict(given)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_property(key: str, value: str) -> None:

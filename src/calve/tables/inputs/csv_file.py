@@ -28,24 +28,31 @@ from calve.tables.types import is_text
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
 _HEADER_BYTES_MAX: Final = 4 * 1024 * 1024
 _SEPARATORS: Final = {"csv": ",", "tsv": "\t"}
+_WORDS: Final = {",": "a comma", "\t": "a tab", ";": "a semicolon"}
 _OTHER_SEPARATORS: Final = (";", "\t", "|", ",")
 
 
 def read_header(file: InputFile) -> list[str]:
     """The names in the first row, without consuming it."""
     beginning = file.stream.peek(_HEADER_BYTES_MAX)
-    separator = _SEPARATORS[file.format]
+    separator = _separator(file)
     text = beginning.decode("utf-8-sig", "surrogateescape")
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
         names = next((row for row in rows if row), [])
     except csv.Error as error:
         raise file.origin.error(f"the header cannot be read: {error}") from error
-    _check_header(names, separator, file.origin)
+    _check_header(names, file.origin)
+    if file.delimiter is None and len(names) == 1:
+        _refuse_other_separator(names[0], separator, file.origin)
     return names
 
 
-def _check_header(names: list[str], separator: str, origin: Origin) -> None:
+def _separator(file: InputFile) -> str:
+    return file.delimiter or _SEPARATORS[file.format]
+
+
+def _check_header(names: list[str], origin: Origin) -> None:
     for place, name in enumerate(names, 1):
         try:
             name.encode("utf-8")
@@ -59,11 +66,16 @@ def _check_header(names: list[str], separator: str, origin: Origin) -> None:
             )
     if not names:
         raise origin.error("the file has no header", hint="the first row must name the columns")
-    other = [mark for mark in _OTHER_SEPARATORS if mark != separator and mark in names[0]]
-    if len(names) == 1 and other:
+
+
+def _refuse_other_separator(name: str, separator: str, origin: Origin) -> None:
+    other = [mark for mark in _OTHER_SEPARATORS if mark != separator and mark in name]
+    if other:
+        named = "tab" if other[0] == "\t" else other[0]
         raise origin.error(
-            f"the only column is {shown(names[0])}: is the separator {other[0]!r}?",
-            hint="separate cells with commas, or with tabs in a .tsv file",
+            f"the only column is {shown(name)}: is the separator {other[0]!r}?",
+            hint="separate cells with commas, or with tabs in a .tsv file; tables take others: "
+            f"`calve table insert … --delimiter '{named}'`, delimiter={other[0]!r} in Python",
         )
 
 
@@ -86,10 +98,10 @@ def read_cells(
         return "error"
 
     try:
-        yield from _open(stream, _SEPARATORS[file.format], block_bytes, remember)
+        yield from _open(stream, _separator(file), block_bytes, remember)
     except pa.ArrowInvalid as error:
         if ragged:
-            raise _ragged(ragged[0], file.origin) from None
+            raise _ragged(ragged[0], _separator(file), file.origin) from None
         if "Empty CSV" in str(error):
             return
         if "straddling" in str(error):
@@ -119,12 +131,12 @@ def _open(
     )
 
 
-def _ragged(row: Any, origin: Origin) -> Exception:
+def _ragged(row: Any, separator: str, origin: Origin) -> Exception:
     return origin.error(
         f"{row.actual_columns} cells where the header has {row.expected_columns}: "
         f"{shown(row.text)}",
         place=None if row.number is None else row.number - 1,
-        hint="quote cells that hold a comma or a line break",
+        hint=f"quote cells that hold {_WORDS.get(separator, separator)} or a line break",
     )
 
 

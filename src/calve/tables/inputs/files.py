@@ -41,6 +41,7 @@ _FORMATS: Final = {
     "ipc": "arrow",
     "feather": "arrow",
 }
+_DELIMITERS: Final = {"tab": "\t", "\\t": "\t"}
 _MAGIC: Final = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow"}
 _WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 _LOOK_BYTES: Final = 4096
@@ -95,6 +96,7 @@ class InputFile:
     format: str
     path: str | None = None  # where it lies on this machine as it is, not compressed
     tell: Tell | None = None
+    delimiter: str | None = None  # of cells, if somebody said it
 
     def reached(self, part: float) -> None:
         """Tell how far somebody is who does not read it from the beginning to the end."""
@@ -106,16 +108,19 @@ def open_file(
     source: object,
     format: str | None,  # noqa: A002
     *,
+    delimiter: str | None = None,
     tell: Tell | None = None,
 ) -> InputFile:
     """Open a path, `-` or a file object and find out its format.
 
-    `tell` is called with how many bytes of a path have been read, now and then.
+    `delimiter` separates the cells of CSV. `tell` is called with how many bytes of a path have been
+    read, now and then.
     """
-    wanted = _known_format(format)
+    wanted, mark = _known_format(format), _known_delimiter(delimiter)
     stream, label = _opened(source, tell)
     try:
-        return replace(_recognised(stream, label, wanted, source), tell=tell)
+        file = _recognised(stream, label, wanted, source, is_cells=mark is not None)
+        return replace(file, tell=tell, delimiter=mark)
     except BaseException:
         stream.close()
         raise
@@ -135,6 +140,20 @@ def _known_format(format: str | None) -> str | None:  # noqa: A002
             hint="formats are csv, tsv, json, ndjson, parquet and arrow",
         )
     return known
+
+
+def _known_delimiter(delimiter: str | None) -> str | None:
+    if delimiter is None:
+        return None
+    mark = _DELIMITERS.get(delimiter.lower(), delimiter)
+    if len(mark) != 1 or not mark.isascii() or not (mark.isprintable() or mark == "\t"):
+        raise InvalidRequest(
+            f"{delimiter!r} separates no cells",
+            hint="a delimiter is one character of ASCII, such as ; or |, or the word tab",
+        )
+    if mark == '"':
+        raise InvalidRequest("cells are quoted with it", hint="separate them with another one")
+    return mark
 
 
 def _opened(source: Any, tell: Tell | None) -> tuple[Stream, str]:
@@ -181,7 +200,9 @@ def _open_path(path: Any) -> BinaryIO:
         ) from error
 
 
-def _recognised(stream: Stream, label: str, wanted: str | None, source: object) -> InputFile:
+def _recognised(
+    stream: Stream, label: str, wanted: str | None, source: object, *, is_cells: bool
+) -> InputFile:
     origin = Origin(label)
     with reading(origin):
         plain = _decompressed(stream)
@@ -190,7 +211,12 @@ def _recognised(stream: Stream, label: str, wanted: str | None, source: object) 
         raise origin.error(
             "empty", hint="give a file with rows; a table is made without any by --schema"
         )
-    found = wanted or _by_name(label) or _by_content(beginning)
+    found = wanted or _by_name(label) or ("csv" if is_cells else _by_content(beginning))
+    if is_cells and found not in {"csv", "tsv"}:
+        raise origin.error(
+            f"only CSV has a delimiter, and this is {found}",
+            hint="leave the delimiter out, or name the format: csv",
+        )
     if found in {"csv", "tsv", "json"}:
         refuse_other_encodings(beginning, origin)
     is_itself = plain is stream and isinstance(source, str | PathLike) and Path(label).is_file()
@@ -249,6 +275,10 @@ def reading(origin: Origin) -> Iterator[None]:
     """Raise what Arrow says about a damaged file as an error that names the file."""
     try:
         yield
+    except UnicodeEncodeError as error:
+        raise origin.error(
+            "the text is not valid Unicode", hint="open the file as bytes, and convert it to UTF-8"
+        ) from error
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise origin.error(

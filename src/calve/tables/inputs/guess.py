@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from calve.errors import InvalidRequest
+from calve.tables.columns import is_writable
 from calve.tables.inputs.csv_file import decoded, read_cells, read_header
 from calve.tables.inputs.files import InputFile, Stream
 from calve.tables.inputs.json_file import json_rows
-from calve.tables.inputs.origin import Origin, Unfit, shown
+from calve.tables.inputs.origin import NO_UNICODE, Origin, Unfit, shown
 from calve.tables.inputs.rows import check_row
 from calve.tables.inputs.text import ZONED, parse_text
 from calve.tables.schemas import arrow_schema, schema_from_arrow
@@ -143,9 +144,9 @@ def guess_rows(rows: Sequence[Any], origin: Origin, *, dated_text: bool = False)
     for name in names:
         try:
             kind = _value_type([row.get(name) for row in rows], dated_text=dated_text)
+            fields.append(pa.field(_encodable(name), kind))
         except Unfit as error:
             raise origin.error(error.problem, column=name, hint=error.hint) from error
-        fields.append(pa.field(name, kind))
     return storable(pa.schema(fields), origin)
 
 
@@ -183,8 +184,14 @@ def _struct_type(values: list[Mapping[Any, Any]], *, dated_text: bool, depth: in
     for name in names:
         inside = [value.get(name) for value in values]
         kind = _value_type(inside, dated_text=dated_text, depth=depth + 1)
-        fields.append((name, kind))
+        fields.append((_encodable(name), kind))
     return pa.struct(fields)
+
+
+def _encodable(name: str) -> str:
+    if not is_writable(name):
+        raise Unfit(f"the name {shown(name)} cannot be written", "take out what is no character")
+    return name
 
 
 def _common_type(values: list[Any], kinds: set[type]) -> pa.DataType:
@@ -195,6 +202,8 @@ def _common_type(values: list[Any], kinds: set[type]) -> pa.DataType:
     if len(kinds) == 1 or kinds == {int, Decimal}:
         try:
             return pa.array(values).type
+        except UnicodeEncodeError as error:
+            raise Unfit(*NO_UNICODE) from error
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise Unfit(f"{shown(values[0])} has no type that a table knows") from error
     words = ", ".join(sorted(kind.__name__ for kind in kinds))

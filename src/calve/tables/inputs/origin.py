@@ -12,6 +12,11 @@ import pyarrow as pa
 from calve.errors import InvalidRequest
 
 _SHOWN_CHARACTERS: Final = 60
+# Of texts with half of a character in them, which Python makes of bytes that are no UTF-8.
+NO_UNICODE: Final = (
+    "not valid Unicode",
+    "decode the text from the encoding that it was written in",
+)
 
 
 class Unfit(Exception):

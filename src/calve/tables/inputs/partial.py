@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
+from calve.errors import InvalidRequest
 from calve.tables.inputs.conform import conform_reader, listed, match_names, target_schema
 from calve.tables.inputs.csv_file import read_header
 from calve.tables.inputs.files import InputFile, is_file, open_file, reading
@@ -52,11 +53,14 @@ def read_partial(
     schema: Schema,
     keys: Sequence[str],
     format: str | None = None,  # noqa: A002
+    delimiter: str | None = None,
 ) -> PartialRows:
     """All rows of whatever `open_input` takes; every one must have the keys."""
     target = target_schema(schema)
     if is_file(data):
-        return _read_file(open_file(data, format), target, keys)
+        return _read_file(open_file(data, format, delimiter=delimiter), target, keys)
+    if delimiter is not None:
+        raise InvalidRequest("only a file has a delimiter", hint="leave the delimiter out")
     if is_frame(data) or isinstance(data, Mapping):
         return _read(data, target, keys, format)
     if arrow := arrow_reader(data):

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from calve.tables.inputs.conform import listed, value_error
 from calve.tables.inputs.convert import Text, converter, list_array, struct_array
-from calve.tables.inputs.origin import Origin, Unfit, first_unfit, require_values, shown
+from calve.tables.inputs.origin import NO_UNICODE, Origin, Unfit, first_unfit, require_values, shown
 from calve.tables.nearest import meant
 from calve.tables.types import is_list_like
 
@@ -144,6 +144,8 @@ def _of_one_kind(values: list[Any], kind: type, target: pa.DataType, text: Text)
         natural = pa.array(values, _natural_type(kind, target))
     except OverflowError as error:
         raise Unfit("the number is too big") from error
+    except UnicodeEncodeError as error:
+        raise Unfit(*NO_UNICODE) from error
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise Unfit("the value cannot be read", "see the guide for what a column takes") from error
     if isinstance(natural, pa.ChunkedArray):

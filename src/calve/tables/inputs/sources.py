@@ -37,20 +37,23 @@ def open_input(
     *,
     schema: Schema | pa.Schema | None = None,
     format: str | None = None,  # noqa: A002
+    delimiter: str | None = None,
     tell: Tell | None = None,
 ) -> pa.RecordBatchReader:
     """The rows of `data` as batches, read as they are asked for.
 
     With `schema`, the table's, the batches fit it: columns by name, missing ones null. Whatever
     does not fit is an InvalidRequest that names file, row, column and value, raised here for what
-    the names and types tell, and by the reader for a single value. `tell` is called with how many
-    bytes of a file have been read.
+    the names and types tell, and by the reader for a single value. `delimiter` separates the cells
+    of CSV. `tell` is called with how many bytes of a file have been read.
     """
     target = None if schema is None else target_schema(schema)
     if is_file(data):
-        return file_reader(open_file(data, format, tell=tell), target)
+        return file_reader(open_file(data, format, delimiter=delimiter, tell=tell), target)
     if format is not None:
         raise InvalidRequest("only a file has a format", hint="leave the format out")
+    if delimiter is not None:
+        raise InvalidRequest("only a file has a delimiter", hint="leave the delimiter out")
     if is_frame(data):
         return _frame_reader(data, target)
     if arrow := arrow_reader(data):
