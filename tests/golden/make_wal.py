@@ -29,7 +29,7 @@ from tests.fakes.disk import Crash, SimulatedDisk
 from tests.fakes.oracle import TOPIC, Oracle
 from tests.faults.test_log_crashes import SteppingClock
 
-GOLDEN = Path(__file__).parent / "wal" / f"v{VERSION}_linked"
+GOLDEN = Path(__file__).parent / "wal" / f"v{VERSION}_positions"
 DIRECTORY = Path("/wal")
 LAYOUT = LogLayout(DIRECTORY)
 OPTIONS = LogOptions(segment_bytes_max=16_384, free_bytes_min=0)

@@ -37,7 +37,7 @@ def frames(draw: st.DrawFn, position: int, salt: int) -> tuple[Header, str | Non
         position, salt, draw(WORD), draw(WORD), draw(WORD),
         draw(st.integers(-(1 << 63), (1 << 63) - 1)), draw(WORD), draw(WORD), draw(WORD),
         draw(WORD), checksum(payload), len(payload), draw(st.integers(0, (1 << 32) - 1)),
-        len((producer or "").encode()), 0,
+        len((producer or "").encode()), 0, draw(WORD),
     )  # fmt: skip
     return header, producer, payload
 

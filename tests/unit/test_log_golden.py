@@ -43,9 +43,11 @@ def open_log(path: Path) -> Log:
     return Log(path, OPTIONS, background=False)
 
 
-BUILDS = ["v1", "v1_linked"]
+LINKED = ["v1_linked", "v1_positions"]
+BUILDS = ["v1", *LINKED]
 WHOLE = [f"{build}/{case}" for build in BUILDS for case in ("whole", "zero_tail")]
 each_build = pytest.mark.parametrize("build", BUILDS)
+each_linked = pytest.mark.parametrize("build", LINKED)
 
 
 @pytest.mark.parametrize("case", [*WHOLE, "v1_single_copies/whole"])
@@ -151,23 +153,26 @@ def test_a_newer_version_is_refused_and_left_alone(build: str, tmp_path: Path) -
     assert (path / "00000000000000000001.seg").read_bytes() == before
 
 
-def test_a_segment_of_another_log_is_named_and_not_read(tmp_path: Path) -> None:
-    path = copy("v1_linked/foreign_segment", tmp_path)
+@each_linked
+def test_a_segment_of_another_log_is_named_and_not_read(build: str, tmp_path: Path) -> None:
+    path = copy(f"{build}/foreign_segment", tmp_path)
     assert lost(look(path)) == [("orders/0", 0, 5), ("orders/1", 0, 4)]
     with open_log(path) as log, pytest.raises(Conflict, match="does not belong here"):
         read_values(log.reader(), TOPIC)
 
 
-def test_a_repaired_log_is_whole_with_its_hole(tmp_path: Path) -> None:
-    path = copy("v1_linked/repaired", tmp_path)
+@each_linked
+def test_a_repaired_log_is_whole_with_its_hole(build: str, tmp_path: Path) -> None:
+    path = copy(f"{build}/repaired", tmp_path)
     assert not look(path).damages
     with open_log(path) as log:
         assert read_values(log.reader(), TOPIC) == ["hole", "hole", "hole", *ROWS[0][3:]]
         assert read_values(log.reader(), TOPIC, 1) == ROWS[1]
 
 
-def test_a_hole_over_more_offsets_than_a_count_has_bits_is_read(tmp_path: Path) -> None:
-    path = copy("v1_linked/long_hole", tmp_path)
+@each_linked
+def test_a_hole_over_more_offsets_than_a_count_has_bits_is_read(build: str, tmp_path: Path) -> None:
+    path = copy(f"{build}/long_hole", tmp_path)
     assert not look(path).damages
     with open_log(path) as log:
         (hole, rest) = log.reader().read(log.stream(TOPIC), 0)

@@ -352,6 +352,7 @@ def _verification(found: Survey) -> dict[str, object]:
                 "end": damage.end,
                 "reason": damage.reason,
                 "lost": [_lost(found, lost) for lost in damage.lost],
+                "doubtful": [_lost(found, one) for one in damage.doubtful],
                 "is_loss_known": damage.is_loss_known,
             }
             for damage in found.damages
@@ -392,7 +393,10 @@ def _print_damages(found: Survey) -> None:
 
 def _lost_text(found: Survey, damage: Damage) -> str:
     named = [f"{found.name(one.stream)}:{one.first}..{one.end}" for one in damage.lost]
-    if not damage.is_loss_known:
+    if damage.doubtful:
+        count = counted(len(damage.doubtful), "other topic")
+        named.append(f"and maybe rows of {count}: nothing tells")
+    elif not damage.is_loss_known:
         named.append("what else is not known")
     return ", ".join(named) or "no rows"
 

@@ -14,6 +14,7 @@ from calve.wal.frame import (
     Flag,
     Header,
     Kind,
+    Previous,
     checksum,
     pack,
     padding,
@@ -49,7 +50,7 @@ class SegmentDraft:
         self._parts: list[Bytes] = [encode_start(self.header, encoded)]
         self.position = len(self._parts[0])
         self._index = SegmentIndex()
-        self._previous = (0, 0)
+        self._previous = Previous()
         self._whole_at = {frame.position for frame in old.frames}
 
     def copy_frames(self, view: memoryview, schemas: dict[int, bytes]) -> None:
@@ -130,8 +131,9 @@ class SegmentDraft:
             position=self.position,
             salt=self.header.salt,
             durable=self.position,
-            previous_stream=self._previous[0],
-            previous_end=self._previous[1],
+            previous_stream=self._previous.stream,
+            previous_end=self._previous.end,
+            previous_position=self._previous.position,
             producer_bytes=len(name),
         )
         try:
@@ -148,7 +150,7 @@ class SegmentDraft:
         self._parts += (pack(header, name), payload, padding(len(payload)))
         self.position += header.frame_bytes
         if header.takes_offsets:
-            self._previous = (header.stream, header.end_offset)
+            self._previous = Previous(header.stream, header.end_offset, header.position)
 
     @property
     def link(self) -> int:

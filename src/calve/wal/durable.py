@@ -27,6 +27,7 @@ _SYNCED_SLOTS: Final = (2, 3)
 
 _FIELDS: Final = struct.Struct("<QQQQQQQ")
 _SUM: Final = struct.Struct("<Q")
+_MORE: Final = struct.Struct("<Q")
 
 
 class DurableEnd(NamedTuple):
@@ -39,10 +40,13 @@ class DurableEnd(NamedTuple):
     position: int
     last_stream: int = 0  # of the last frame that took offsets, and where it ended
     last_end: int = 0
+    last_position: int = 0  # where that frame lies; 0 if nobody knows
 
     def pack(self) -> bytes:
-        fields = _FIELDS.pack(*self)
-        return fields + _SUM.pack(checksum(fields))
+        *fields, last_position = self
+        slot = _FIELDS.pack(*fields)
+        slot += _SUM.pack(checksum(slot)) + _MORE.pack(last_position)
+        return slot + _SUM.pack(checksum(slot))
 
 
 def parse(content: bytes) -> DurableEnd | None:
@@ -56,8 +60,20 @@ def _slot(content: bytes, at: int) -> DurableEnd | None:
         return None
     if checksum(content[at : at + _FIELDS.size]) != _SUM.unpack_from(content, at + _FIELDS.size)[0]:
         return None
-    slot = DurableEnd._make(_FIELDS.unpack_from(content, at))
+    fields = _FIELDS.unpack_from(content, at)
+    slot = DurableEnd._make((*fields, _last_position(content, at)))
     return slot if slot.generation else None
+
+
+def _last_position(content: bytes, at: int) -> int:
+    """What an older Calve does not write, behind what it does."""
+    end = at + SLOT_BYTES + _MORE.size
+    if len(content) < end + _SUM.size:
+        return 0
+    if checksum(content[at:end]) != _SUM.unpack_from(content, end)[0]:
+        return 0
+    position: int = _MORE.unpack_from(content, at + SLOT_BYTES)[0]
+    return position
 
 
 def _generation(content: bytes, slot: int) -> int:

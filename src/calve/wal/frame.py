@@ -26,7 +26,7 @@ COPIES: Final = 2  # of what other frames depend on, so that one damaged place t
 PRODUCER_BYTES_MAX: Final = 255
 ROWS_MAX: Final = (1 << 32) - 1
 
-_FIELDS: Final = struct.Struct("<4sBBHQQQQQqQQQQQIIH2xI8x")
+_FIELDS: Final = struct.Struct("<4sBBHQQQQQqQQQQQIIH2xIQ")
 _SUM: Final = struct.Struct("<Q")
 _SUMMED: Final = HEADER_BYTES - _SUM.size
 _CONTENT: Final = struct.Struct("<QIQ")
@@ -67,6 +67,14 @@ KNOWN_KINDS: Final = frozenset(int(kind) for kind in Kind) - _RESERVED_KINDS
 _KNOWN: Final = frozenset({(LONG_VERSION, int(Kind.HOLE)), *((VERSION, k) for k in KNOWN_KINDS)})
 
 
+class Previous(NamedTuple):
+    """The last frame of a segment that took offsets: its stream, where it ended and lies."""
+
+    stream: int = 0
+    end: int = 0
+    position: int = 0
+
+
 class Header(NamedTuple):
     """The header's fields in the order of their bytes."""
 
@@ -89,6 +97,8 @@ class Header(NamedTuple):
     row_count: int
     producer_bytes: int
     row_count_high: int  # times 2**32: in holes only
+    previous_position: int  # of that frame before: tells whether others are destroyed, too; 0 in
+    # frames that an older Calve wrote
 
     @property
     def end_offset(self) -> int:

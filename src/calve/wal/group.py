@@ -18,6 +18,7 @@ from calve.wal.retention import RETRY_AFTER_MS
 
 if TYPE_CHECKING:
     from calve.wal.files import Bytes
+    from calve.wal.frame import Previous
     from calve.wal.payload import EncodedPart, EncodedSchema
     from calve.wal.pending import Outcome, Producer
     from calve.wal.state import LogState, Stream
@@ -32,8 +33,7 @@ class Place(NamedTuple):
     position: int
     salt: int
     durable: int
-    previous_stream: int
-    previous_end: int
+    previous: Previous
 
 
 class StreamRows:
@@ -63,8 +63,7 @@ class Group:
         self._new_schema_bytes = 0
         self.time_us = max(now_us, state.last_time_us)  # so that times can be searched
         self.position = place.position
-        self.previous_stream = place.previous_stream
-        self.previous_end = place.previous_end
+        self.previous: tuple[int, int, int] = place.previous  # as in `Previous`
         self.buffers: list[Bytes] = []
         self.rows: dict[int, StreamRows] = {}
         self.controls: list[tuple[Header, bytes]] = []
@@ -73,14 +72,14 @@ class Group:
         self.outcomes: list[Outcome] = []  # of each that was added, in order
 
     def add(self, append: PendingAppend) -> None:
-        before = (self.position, self.previous_stream, self.previous_end, self._new_schema_bytes)
+        before = (self.position, self.previous, self._new_schema_bytes)
         buffers_before = len(self.buffers)
         try:
             rows = self._rows(append.stream)
             outcome = append.producer and self._find_repeat(append, append.producer)
             outcome = outcome or self._place(append, rows)
         except Exception as error:  # noqa: BLE001  the others in the group are not to blame
-            self.position, self.previous_stream, self.previous_end, self._new_schema_bytes = before
+            self.position, self.previous, self._new_schema_bytes = before
             del self.buffers[buffers_before:]
             self._take_back(append.stream.number)
             self.outcomes.append(_refusal(error))
@@ -106,8 +105,9 @@ class Group:
         rows.offsets.append(first)
         rows.positions.append(self.position)
         rows.end = end
+        previous = (stream.number, end, self.position)
         self._emit(pack(self._header(Kind.HOLE, stream.number, b"").covering(first, end)))
-        self.previous_stream, self.previous_end = stream.number, end
+        self.previous = previous
 
     def _rows(self, stream: Stream) -> StreamRows:
         rows = self.rows.get(stream.number)
@@ -180,26 +180,29 @@ class Group:
         if append.producer is not None:
             _, sequence, name = append.producer
             flags |= Flag.PRODUCED
+        previous_stream, previous_end, previous_position = self.previous
+        self.previous = (stream, offset + part.row_count, self.position)
         # A plain tuple in the order of `Header`: an object per append is a tenth of its time.
         head = pack(
             (
                 MAGIC, VERSION, part.kind, flags, self.position, self._salt, self._durable,
                 stream, offset, self.time_us, part.schema.id, sequence,
-                self.previous_stream, self.previous_end,
+                previous_stream, previous_end,
                 part.payload_sum, part.payload_bytes, part.row_count, len(name), 0,
+                previous_position,
             ),
             name,
         )  # fmt: skip
         tail = padding(part.payload_bytes)
         self.buffers += (head, *part.payload, tail)
         self.position += len(head) + part.payload_bytes + len(tail)
-        self.previous_stream, self.previous_end = stream, offset + part.row_count
 
     def _header(self, kind: Kind, stream: int, payload: Bytes) -> Header:
+        previous_stream, previous_end, previous_position = self.previous
         return Header(
             MAGIC, VERSION, kind, 0, self.position, self._salt, self._durable,
-            stream, 0, self.time_us, 0, 0, self.previous_stream, self.previous_end,
-            checksum(payload), len(payload), 0, 0, 0,
+            stream, 0, self.time_us, 0, 0, previous_stream, previous_end,
+            checksum(payload), len(payload), 0, 0, 0, previous_position,
         )  # fmt: skip
 
     def _emit(self, head: bytes, payload: Bytes = b"") -> None:

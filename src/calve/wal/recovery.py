@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 from calve.errors import Conflict, Corruption
 from calve.wal.chain import SegmentChain
 from calve.wal.durable import DurableEnd, DurableFile, read_durable
-from calve.wal.frame import UnknownFormat
+from calve.wal.frame import Previous, UnknownFormat
 from calve.wal.identity import (
     LogIdentity,
     read_identity,
@@ -330,7 +330,7 @@ def _require_spoken_of(
 
 def _replay(walk: Walk, state: LogState, path: Path) -> SegmentEnd:
     index = SegmentIndex()
-    previous = (0, 0)
+    previous = Previous()
     for append in walk:
         for frame in append:
             try:
@@ -339,8 +339,9 @@ def _replay(walk: Walk, state: LogState, path: Path) -> SegmentEnd:
                 raise damaged(path, frame.header.position, str(error)) from error
             index.add(frame.header)
             if frame.header.takes_offsets:
-                previous = (frame.header.stream, frame.header.end_offset)
-    return SegmentEnd(walk.end, index, *previous)
+                header = frame.header
+                previous = Previous(header.stream, header.end_offset, header.position)
+    return SegmentEnd(walk.end, index, previous)
 
 
 def _reopen(
@@ -376,7 +377,7 @@ def _sealed_end(found: Recovered, first_segment: int) -> DurableEnd:
     a repair it may still speak of the one before, and would then be two behind."""
     header, end = found.header, found.end
     place = (header.number, header.salt, end.position)
-    return DurableEnd(0, first_segment, *place, end.previous_stream, end.previous_end)
+    return DurableEnd(0, first_segment, *place, *end.previous)
 
 
 def _write_again(file: File, found: Recovered, durable: DurableEnd) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from calve.wal.files import Files
     from calve.wal.layout import LogLayout
 
+_NAMES_MAX: Final = 5
 _GENERATION_UNSEEN: Final = (1 << 32) + 1  # above any that readers may have seen
 
 
@@ -77,13 +78,15 @@ def repair(
     dry_run: bool,
 ) -> RepairReport:
     """Write damaged segments anew. Raises Conflict, changing nothing, unless every lost offset
-    is accepted; `accept_unknown` also gives up a newest segment that cannot be read at all."""
+    is accepted; `accept_unknown` also gives up what nothing in the log tells of: a newest segment
+    that cannot be read at all, and offsets that may have been in a damaged part of it."""
     with _repairing(files, layout):
         found = Surveyor(files, layout).survey()
         _require_known_format(found)
         _require_known_loss(found, accept_unknown=accept_unknown)
         _lose_what_comes_next(found, accepted)
         _require_accepted(found, accepted)
+        _lose_what_is_doubtful(found, accepted)
         report = _plan(files, layout, found)
         if not dry_run:
             _Repair(files, layout, found).run()
@@ -120,6 +123,20 @@ def _lose_what_comes_next(found: Survey, accepted: Sequence[AcceptedLoss]) -> No
                 newest.damages[-1].lost.append(LostRange(number, end, one.end))
 
 
+def _lose_what_is_doubtful(found: Survey, accepted: Sequence[AcceptedLoss]) -> None:
+    """Offsets that rows may have had are never given to others. An accepted loss that begins
+    there says how many they were; else as many count as lost as can have been."""
+    for damage in found.damages:
+        damage.lost += [
+            one
+            for one in damage.doubtful
+            if not any(
+                each.name == found.name(one.stream) and each.first <= one.first < each.end
+                for each in accepted
+            )
+        ]
+
+
 def _require_known_format(found: Survey) -> None:
     for segment in found.segments:
         if segment.is_foreign:
@@ -132,14 +149,26 @@ def _require_known_format(found: Survey) -> None:
 
 def _require_known_loss(found: Survey, *, accept_unknown: bool) -> None:
     """What a segment held is known from those around it; at either end there may be none."""
-    for damage in found.damages:
-        if not damage.is_loss_known and not accept_unknown:
-            raise Conflict(
-                f"{damage.path} cannot be read at all, so nobody knows which offsets it held",
-                hint="bring back the file from a copy, or `calve wal repair --accept-unknown`: a "
-                "table that has committed more than is left will ask for --accept-loss",
-                context={"file": str(damage.path)},
-            )
+    unknown = [damage for damage in found.damages if not damage.is_loss_known]
+    if not unknown or accept_unknown:
+        return
+    damage = unknown[0]
+    if damage.doubtful:
+        names = [found.name(one.stream) for one in damage.doubtful]
+        more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+        raise Conflict(
+            f"{damage.path}: several frames are destroyed behind byte {damage.begin}, and nothing "
+            f"tells whether rows of {', '.join(names[:_NAMES_MAX])}{more} were among them",
+            hint="bring back the file from a copy, or add --accept-unknown: then these topics go "
+            "on behind every offset that may have been given",
+            context={"file": str(damage.path)},
+        )
+    raise Conflict(
+        f"{damage.path} cannot be read at all, so nobody knows which offsets it held",
+        hint="bring back the file from a copy, or `calve wal repair --accept-unknown`: a "
+        "table that has committed more than is left will ask for --accept-loss",
+        context={"file": str(damage.path)},
+    )
 
 
 def _require_accepted(found: Survey, accepted: Sequence[AcceptedLoss]) -> None:
@@ -293,7 +322,9 @@ class _Repair:
         try:
             if durable.end.segment == draft.header.number:
                 durable.persist(
-                    durable.end._replace(salt=draft.header.salt, position=draft.position)
+                    durable.end._replace(
+                        salt=draft.header.salt, position=draft.position, last_position=0
+                    )
                 )
         finally:
             durable.close()

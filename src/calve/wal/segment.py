@@ -94,7 +94,7 @@ def control_header(kind: Kind, payload: Bytes, *, position: int, salt: int) -> H
     """The header of a frame that takes no offsets."""
     return Header(
         MAGIC, VERSION, kind, 0, position, salt, 0, 0, 0, 0, 0, 0, 0, 0,
-        checksum(payload), len(payload), 0, 0, 0,
+        checksum(payload), len(payload), 0, 0, 0, 0,
     )  # fmt: skip
 
 

@@ -8,12 +8,13 @@ each frame says of the one before it. `verify` reports this; `repair` acts on it
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from calve.wal.chain import SegmentChain, find_header
 from calve.wal.durable import DurableEnd, read_durable
 from calve.wal.frame import (
     COPIES,
+    HEADER_BYTES,
     BadFrame,
     Flag,
     Frame,
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
     from calve.wal.layout import LogLayout
 
 
+# A row takes a bit at the least: so many offsets a lost byte may have held.
+ROWS_PER_BYTE_MAX: Final = 8
+
+
 class LostRange(NamedTuple):
     """Offsets of one stream that no whole frame holds."""
 
@@ -64,6 +69,8 @@ class Damage:
     end: int
     reason: str
     lost: list[LostRange] = field(default_factory=list)
+    # Offsets that may have been given to rows here, of streams that nothing behind speaks of.
+    doubtful: list[LostRange] = field(default_factory=list)
     is_loss_known: bool = True  # whether `lost` is all of it
 
 
@@ -101,6 +108,11 @@ class Survey:
     def lost(self) -> list[LostRange]:
         return merge([lost for damage in self.damages for lost in damage.lost])
 
+    @property
+    def doubtful(self) -> list[LostRange]:
+        """Offsets that may be lost, too: nothing tells."""
+        return merge([one for damage in self.damages for one in damage.doubtful])
+
     def name(self, stream: int) -> str:
         found = self.names.get(stream)
         return found.name if found else f"stream {stream}"
@@ -133,6 +145,8 @@ class Surveyor:
         self._expected: dict[int, int] = {}
         self._closed: set[int] = set()
         self._last_damaged: SegmentSurvey | None = None
+        self._hiding: list[Damage] = []  # that may have held frames of which nothing tells yet
+        self._seen_at: dict[int, int] = {}  # where in the segment a stream was last spoken of
         # Before a log's very first segment there was nothing; before another, nobody knows what.
         self._knows_before = self._moment.durable.first_segment == 1
 
@@ -148,6 +162,7 @@ class Surveyor:
         if kept and kept[-1].damages and kept[-1].state is None:
             kept[-1].damages[-1].is_loss_known = False  # nothing comes behind it to tell
         self._compare_with_durable(kept, durable)
+        self._doubt()
         return Survey(durable, kept, self._names, self._expected)
 
     def _walk(self, numbers: range, misplaced: dict[int, str]) -> list[SegmentSurvey]:
@@ -180,7 +195,7 @@ class Surveyor:
             self._read(view, found, misplaced)
         if found.damages:
             self._last_damaged = found
-            found.damages[-1].is_loss_known = found.state is not None or self._knows_before
+            found.damages[-1].is_loss_known &= found.state is not None or self._knows_before
         return found
 
     def _read(self, view: memoryview, found: SegmentSurvey, misplaced: str | None) -> None:
@@ -232,6 +247,8 @@ class Surveyor:
         self._expected = dict(zip(starts.numbers, starts.offsets, strict=True))
         self._last_damaged = None
         self._knows_before = True
+        self._hiding.clear()
+        self._seen_at.clear()
 
     def _opened_in_damage(self, stream: int, otherwise: int) -> int:
         """Where a stream began that nothing before spoke of: in the segment that is damaged."""
@@ -298,13 +315,48 @@ class Surveyor:
         reason = bad.reason if bad else "nothing is written here"
         header = bad.header if bad else None
         end = following.position if following else limit
-        found.damages.append(Damage(found.path, position, end, reason))
+        damage = Damage(found.path, position, end, reason)
+        found.damages.append(damage)
         if header is not None and header.takes_offsets:
             found.headless.append(header)
             self._expect(found, header)
         if following is not None and following.previous_end:
             self._lose_up_to(found, following.previous_stream, following.previous_end)
+            self._seen_at[following.previous_stream] = following.position
+        begin = position if header is None else header.position + header.frame_bytes
+        if self._may_hide_more(found, begin, end, following):
+            self._hiding.append(damage)
         return end
+
+    def _may_hide_more(
+        self, found: SegmentSurvey, begin: int, end: int, following: Header | None
+    ) -> bool:
+        """Whether frames that took offsets may lie here beside the one that is known of.
+
+        That is the last of them: the frame behind the damage, or the durable end, says where it
+        lies, unless an older Calve wrote them.
+        """
+        if following is None:
+            assert found.header is not None
+            durable = self._moment.durable
+            is_durables = (found.number, found.header.salt) == (durable.segment, durable.salt)
+            known_at = durable.last_position if is_durables else 0
+        elif following.previous_end:
+            known_at = following.previous_position
+        else:
+            return False
+        return known_at > begin if known_at else end - begin >= 2 * HEADER_BYTES
+
+    def _doubt(self) -> None:
+        """Say of which streams nothing tells whether damage took rows of them as well."""
+        for damage in self._hiding:
+            rows_max = ROWS_PER_BYTE_MAX * (damage.end - damage.begin)
+            damage.doubtful = [
+                LostRange(stream, end, end + rows_max)
+                for stream, end in sorted(self._expected.items())
+                if self._seen_at.get(stream, 0) <= damage.begin
+            ]
+            damage.is_loss_known &= not damage.doubtful
 
     def _take(self, found: SegmentSurvey, frame: Frame) -> None:
         header = frame.header
@@ -315,6 +367,7 @@ class Surveyor:
             stream = decode_stream(frame.payload)
             self._names[stream.number] = stream
             self._expected.setdefault(stream.number, stream.first_offset)
+            self._seen_at.setdefault(stream.number, header.position)
         elif header.kind == Kind.STREAM_CLOSED:
             self._expected.pop(header.stream, None)
             self._closed.add(header.stream)
@@ -324,6 +377,7 @@ class Surveyor:
         if not is_whole:
             self._lose(found, LostRange(header.stream, header.first_offset, header.end_offset))
         self._expected[header.stream] = header.end_offset
+        self._seen_at[header.stream] = header.position
 
     def _lose_up_to(self, found: SegmentSurvey, stream: int, end: int) -> None:
         if stream in self._closed:
@@ -331,6 +385,8 @@ class Surveyor:
         named = self._names.get(stream)
         if named is None:
             self._unnamed.add(stream)
+            if found.damages:
+                found.damages[-1].is_loss_known = False  # it may have been opened there, too
         expected = self._expected.get(stream, named.first_offset if named else end)
         if expected < end:
             self._lose(found, LostRange(stream, expected, end))
@@ -372,6 +428,7 @@ class Surveyor:
             return  # repaired, and the durable end does not know it yet
         if durable.last_end and durable.last_stream in self._expected:
             self._lose_up_to(last, durable.last_stream, durable.last_end)
+            self._seen_at[durable.last_stream] = durable.position
 
 
 def survey(files: Files, layout: LogLayout) -> Survey:

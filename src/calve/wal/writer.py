@@ -15,7 +15,7 @@ from uuid import UUID
 
 from calve.wal.durable import DurableEnd, write_all
 from calve.wal.files import IOVECS_MAX
-from calve.wal.frame import checksum
+from calve.wal.frame import Previous, checksum
 from calve.wal.group import Group, Place
 from calve.wal.index import SegmentIndex
 from calve.wal.layout import temporary
@@ -51,8 +51,7 @@ class SegmentEnd:
 
     position: int
     index: SegmentIndex
-    previous_stream: int
-    previous_end: int
+    previous: Previous
 
 
 class OpenSegment:
@@ -64,7 +63,7 @@ class OpenSegment:
         self.index = end.index
         self.schemas: set[int] = end.index.schemas()
         self.durable = end.position
-        self._previous = (end.previous_stream, end.previous_end)
+        self._previous = end.previous
         self.starts_at = end.position
         self.is_sealed = False
         self.sealed_bytes = 0
@@ -75,11 +74,16 @@ class OpenSegment:
         return self.position == self.starts_at
 
     def place(self) -> Place:
-        return Place(self.position, self.header.salt, self.durable, *self._previous)
+        return Place(self.position, self.header.salt, self.durable, self._previous)
 
     def durable_end(self, first_segment: int) -> DurableEnd:
         return DurableEnd(
-            0, first_segment, self.header.number, self.header.salt, self.durable, *self._previous
+            0,
+            first_segment,
+            self.header.number,
+            self.header.salt,
+            self.durable,
+            *self._previous,
         )
 
     def write(self, group: Group) -> None:
@@ -92,7 +96,7 @@ class OpenSegment:
             self.index.add_schema(schema, position)
         self.schemas |= group.new_schemas.keys()
         self.position = group.position
-        self._previous = (group.previous_stream, group.previous_end)
+        self._previous = Previous._make(group.previous)
 
     def _write_or_cut(self, buffers: Sequence[Bytes]) -> None:
         try:
@@ -162,7 +166,7 @@ def create_segment(
     except OSError as error:
         file.close()
         raise Broken(f"{path} could not be given its name: {error}") from error
-    return OpenSegment(file, path, header, SegmentEnd(len(content), SegmentIndex(), 0, 0))
+    return OpenSegment(file, path, header, SegmentEnd(len(content), SegmentIndex(), Previous()))
 
 
 def _write_draft(files: Files, draft: Path, content: bytes, bytes_max: int) -> File:
