@@ -82,8 +82,10 @@ def sending(client: Client) -> Iterator[Counter[str]]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="hides the log as Linux can")
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.torture)])
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(1, marks=pytest.mark.timeout(600)), pytest.param(20, marks=pytest.mark.torture)],
+)
 def test_rows_get_through_a_cluster_once_though_its_workers_are_killed(
     tmp_path: Path, package: Path, kills: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
