@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from calve.cli import main
 from calve.lake import Lake
+from calve.maintenance import bound_log
+from calve.model import TableName
 from calve.settings import Settings, load_settings
 from calve.tables.commit import TableCommit
 from calve.tables.staging import Edit
+from calve.topics.topic import Binding
+from calve.wal import Log, LogOptions
 from tests.fakes.topic_table import data_files, feed, make_topic_table, topic_rows
 
 
@@ -130,3 +135,47 @@ def test_rows_beyond_are_shown(shell: Shell, settings: Settings) -> None:
         TableCommit(table).append(Edit(added=data_files(table, topic_rows([500]))))
     code, out, _ = shell("topic", "verify", "t")
     assert (code, "500-501" in out) == (7, True)
+
+
+def lose_log(settings: Settings, committed: int) -> Binding:
+    """Ten rows are produced, some of them committed, and the log's directory goes; where they were."""
+    with Lake(settings) as lake:
+        lake.produce("orders", [{"id": n} for n in range(10)])
+        bound = lake.intake.topics.topic(TableName.parse("orders")).partitions[0]
+        if committed:
+            make_topic_table(lake.catalog, "orders")
+            feed(lake.catalog, range(committed), name="orders", log=bound.stream_id)
+    shutil.rmtree(wal(settings))
+    return bound
+
+
+def wal(settings: Settings) -> Path:
+    assert settings.wal.path is not None
+    return settings.wal.path
+
+
+@pytest.mark.parametrize("committed", [0, 6])
+@pytest.mark.parametrize("is_another_there", [False, True])
+def test_a_log_that_is_lost_ends_with_7_and_its_name(
+    shell: Shell, settings: Settings, *, committed: int, is_another_there: bool
+) -> None:
+    bound = lose_log(settings, committed)
+    if is_another_there:
+        Log(wal(settings), LogOptions(free_bytes_min=0)).close()
+    code, _, err = shell("topic", "verify", "orders")
+    assert code == 7
+    for told in (bound.log_id, bound.stream_id, wal(settings), "--new-log", "NOT SOUND"):
+        assert str(told) in err
+    assert f"rows from offset {committed} on cannot be accounted for" in err
+    code, out, _ = shell("topic", "verify", "orders", "--json")
+    found = json.loads(out)
+    assert (code, found["is_sound"], found["has_table"]) == (7, False, committed > 0)
+    assert found["partitions"][0]["log"]["durable"] is None
+
+
+def test_a_log_that_may_be_on_another_machine_is_not_asked_for(
+    shell: Shell, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_log(settings, committed=6)
+    monkeypatch.setattr(bound_log, "state_kind", lambda _: "postgresql")
+    assert shell("topic", "verify", "orders")[0] == 0

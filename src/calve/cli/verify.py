@@ -77,6 +77,8 @@ def _print(found: Verification) -> None:
 
 def _verdict(found: Verification) -> str:
     if not found.has_table:
+        if all(each.log is None or each.log.durable is None for each in found.partitions):
+            return "NOT SOUND: there is no table, and its log is missing"
         said = "nothing was committed yet, and its log" if found.is_sound else "NOT SOUND: its log"
         return f"{said} holds {counted(_offsets_in_log(found), 'offset')}; there is no table"
     said = "every offset is there once, or removed on purpose" if found.is_sound else "NOT SOUND"

@@ -9,13 +9,13 @@ all else is missing, and what is in both is doubled: defects. It changes nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calve.errors import CalveError, Conflict, InvalidRequest, NotFound
-from calve.maintenance.log_check import TopicLog, opened_log
+from calve.maintenance.log_check import TopicLog, Whereabouts, opened_log
 from calve.maintenance.set_aside import SetAside
 from calve.maintenance.sweep import PartitionCount, Sweep, sweep
 from calve.maintenance.verification import (
@@ -42,6 +42,8 @@ from calve.tables.translate import translating
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+    from calve.topics.topic import Binding
+
 _AUDITS_MAX: Final = 5
 
 
@@ -51,24 +53,27 @@ def verify_topic(
     *,
     log: Path | None = None,
     own_log: Path | None = None,
+    bound: Callable[[TableName], Mapping[int, Binding]] = lambda _: {},
     with_orphans: bool = False,
 ) -> Verification:
     """Audit the table of a topic, and its log: that in a directory, or the lake's own if it has it.
 
+    `bound` says which of the topic's streams the lake's own log must have.
     A topic that the log has and that has no table yet is held against the log alone. NotFound if
     there is neither, or no topic feeds the table; InvalidRequest if it has deletes that
     only Spark can read; Conflict if its snapshots expire faster than they can be read.
     """
     table_name = _parsed(name)
+    at = Whereabouts(log, own_log, bound)
     try:
         tables = _Tables(catalog, table_name)
     except NotFound:
-        uncommitted = _uncommitted(table_name, log, own_log)
+        uncommitted = _uncommitted(table_name, at)
         if uncommitted is None:
             raise
         return uncommitted
     topic = require_topic(tables.rows, str(table_name))
-    with translating(), opened_log(topic, log, own_log) as in_log:
+    with translating(), opened_log(topic, at) as in_log:
         found = _audited(tables, in_log)
     orphans = _orphans(_Tables(catalog, table_name)) if with_orphans else None
     return replace(found, topic=str(topic), table=str(table_name), orphans=orphans)
@@ -103,10 +108,10 @@ class _Tables:
         return {each.snapshot_id for table in tables for each in table.metadata.snapshots}
 
 
-def _uncommitted(topic: TableName, log: Path | None, own_log: Path | None) -> Verification | None:
+def _uncommitted(topic: TableName, at: Whereabouts) -> Verification | None:
     """Of a topic of which nothing was committed: whether its log has every row from the first on;
-    None if the log has no such topic."""
-    with opened_log(topic, log, own_log) as in_log:
+    None if the log has no such topic, and need not have it."""
+    with opened_log(topic, at) as in_log:
         if in_log is None or not in_log.partitions:
             return None
         reports = tuple(_log_report(in_log, each) for each in sorted(in_log.partitions))
