@@ -111,12 +111,15 @@ class TopicLog:
         self._reader.refresh()
         offsets = self._reader.offsets(stream)
         problems: list[str] = []
+        holes: list[tuple[int, int]] = []
         with _noted(problems):
             self._require_same(stream, offsets, before, newest())
             if before is not None:
                 self._reader.require_content(stream, _claim(before))
-            self._read_tail(stream, before.offset if before else 0, offsets.durable)
-        return LogState(offsets.first, offsets.durable, tuple(problems))
+            start = before.offset if before else 0
+            holes.extend(self._tail_holes(stream, start, offsets.durable))
+        lost = Ranges.of_runs(Runs.of_pairs(holes))
+        return LogState(offsets.first, offsets.durable, tuple(problems), lost.ranges)
 
     def holes(self, partition: int, wanted: Runs) -> Runs:
         """The offsets among those wanted that the log knows to be lost."""
@@ -166,7 +169,8 @@ class TopicLog:
         durable = max(offsets.durable, committed)
         require_stream(stream, claim, first=offsets.first, durable=durable)
 
-    def _read_tail(self, stream: Stream, start: int, end: int) -> None:
+    def _tail_holes(self, stream: Stream, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Read the tail, which must be without a gap; the holes in it."""
         expected = start
         try:
             for entry in self._reader.read(stream, start, end):
@@ -176,6 +180,8 @@ class TopicLog:
                         f"and {expected} was expected"
                     )
                 expected = entry.end_offset
+                if entry.kind == Kind.HOLE:
+                    yield entry.first_offset, entry.end_offset
         except NotFound:
             # They are in the table by now, and the log has let go of them.
             return

@@ -18,11 +18,15 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What the log holds of a partition, and where it contradicts the table."""
+    """What the log holds of a partition, and where it contradicts the table.
+
+    `lost` are its holes from the committed offset on.
+    """
 
     first: int | None
     durable: int | None
     problems: tuple[str, ...] = ()
+    lost: tuple[Range, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,7 @@ def _uncommitted(topic: TableName, at: Whereabouts) -> Verification | None:
 
 
 def _log_report(log: TopicLog, partition: int) -> PartitionReport:
+    state = log.check(partition, None, lambda: None)
     return PartitionReport(
         partition=partition,
         committed=0,
@@ -138,9 +139,9 @@ def _log_report(log: TopicLog, partition: int) -> PartitionReport:
         beyond=(),
         removed=(),
         removed_by=(),
-        known_loss=(),
+        known_loss=state.lost if state else (),
         returned=0,
-        log=log.check(partition, None, lambda: None),
+        log=state,
         problems=(),
     )
 
@@ -267,7 +268,7 @@ class _Audit:
             beyond=count.beyond.ranges,
             removed=removed.ranges,
             removed_by=(*self._recorded_by(partition), *taken),
-            known_loss=lost.ranges,
+            known_loss=lost.merged(Ranges(log.lost)).ranges if log else lost.ranges,
             returned=max(0, recorded.count - count.gaps.removed.count),
             log=log,
             problems=self._problems(partition),
