@@ -137,6 +137,21 @@ def test_rows_beyond_are_shown(shell: Shell, settings: Settings) -> None:
     assert (code, "500-501" in out) == (7, True)
 
 
+def test_a_file_that_is_gone_ends_with_7_and_a_report(shell: Shell, settings: Settings) -> None:
+    with Lake(settings) as lake:
+        feed(lake.catalog, range(100, 120))
+        table = lake.catalog.load_table("t")
+        gone = next(iter(table.scan(row_filter="_calve_offset < 100").plan_files())).file.file_path
+        table.io.delete(gone)
+    code, out, _ = shell("topic", "verify", "t", "--json")
+    found = json.loads(out)
+    assert (code, found["is_sound"], found["rows"]) == (7, False, 20)
+    assert gone in found["problems"][0]
+    assert found["partitions"][0]["missing"] == [{"first": 0, "end": 100, "count": 100}]
+    code, out, err = shell("topic", "verify", "t")
+    assert (code, "0-100" in out, gone in err, "NOT SOUND" in err) == (7, True, True, True)
+
+
 def lose_log(settings: Settings, committed: int) -> Binding:
     """Ten rows are produced, some of them committed, and the log's directory goes; where they were."""
     with Lake(settings) as lake:

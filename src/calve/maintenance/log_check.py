@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from calve.errors import CalveError, Conflict, Corruption, NotFound
-from calve.maintenance.verification import LogState
+from calve.errors import Conflict, Corruption, NotFound
+from calve.maintenance.verification import LogState, told
 from calve.model import TableName
 from calve.tables.positions import Position
 from calve.tables.ranges import Ranges
@@ -203,8 +203,4 @@ def _noted(problems: list[str]) -> Iterator[None]:
     try:
         yield
     except (Conflict, Corruption) as error:
-        problems.append(_told(error))
-
-
-def _told(error: CalveError) -> str:
-    return f"{error.message} ({error.hint})" if error.hint else error.message
+        problems.append(told(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from calve.errors import CalveError
 from calve.tables.ranges import Range
 
 
@@ -88,3 +89,8 @@ class Verification:
     dead_letters: int = 0
     pending_dead_letters: int = 0
     has_table: bool = True
+
+
+def told(error: CalveError) -> str:
+    """An error as one of the problems."""
+    return f"{error.message} ({error.hint})" if error.hint else error.message

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from calve.errors import CalveError, Conflict, InvalidRequest, NotFound
+from calve.errors import CalveError, Conflict, Corruption, InvalidRequest, NotFound
 from calve.maintenance.log_check import TopicLog, Whereabouts, opened_log
 from calve.maintenance.set_aside import SetAside
 from calve.maintenance.sweep import PartitionCount, Sweep, sweep
@@ -24,6 +24,7 @@ from calve.maintenance.verification import (
     PartitionReport,
     Removed,
     Verification,
+    told,
 )
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
@@ -75,8 +76,8 @@ def verify_topic(
     topic = require_topic(tables.rows, str(table_name))
     with translating(), opened_log(topic, at) as in_log:
         found = _audited(tables, in_log)
-    orphans = _orphans(_Tables(catalog, table_name)) if with_orphans else None
-    return replace(found, topic=str(topic), table=str(table_name), orphans=orphans)
+    found = replace(found, topic=str(topic), table=str(table_name))
+    return _with_orphans(found, _Tables(catalog, table_name)) if with_orphans else found
 
 
 def _parsed(name: TableName | str) -> TableName:
@@ -149,12 +150,20 @@ def _log_report(log: TopicLog, partition: int) -> PartitionReport:
 def _audited(tables: _Tables, log: TopicLog | None) -> Verification:
     """Audit a topic's tables, and again as they are now if what they were expires meanwhile."""
     for _ in range(_AUDITS_MAX):
+        before = tables
         try:
-            return _Audit(tables, log).run()
+            audit = _Audit(tables, log)
+            found = audit.run()
         except (CalveError, OSError):
-            before, tables = tables, tables.again()
+            tables = tables.again()
             if before.snapshot_ids <= tables.snapshot_ids:
                 raise
+            continue
+        if not audit.damage:
+            return found
+        tables = tables.again()
+        if before.snapshot_ids <= tables.snapshot_ids:
+            return found
     raise Conflict(
         f"snapshots of {'.'.join(tables.rows.name())} expire while they are read",
         hint="verify it while nobody expires its snapshots",
@@ -169,6 +178,8 @@ class _Audit:
         self._positions = committed_positions(table)
         self._removals = Removals.parse(table.properties)
         self._aside = SetAside.of(table, tables.letters)
+        # Of files that cannot be read, or that are gone because their snapshot has expired.
+        self.damage = list(self._aside.damage)
 
     def run(self) -> Verification:
         known = {*self._positions, *self._removals.by_partition}
@@ -179,9 +190,10 @@ class _Audit:
         ends = {each: self._end(each) for each in known}
         aside = self._aside
         found = sweep(self._table, snapshot_id, ends, aside.sources, aside.removals)
-        problems = (*found.problems, *aside.problems)
+        self.damage += found.damage
         lost = {each: self._known_loss(each, count) for each, count in found.partitions.items()}
         taken = self._taken_out(found)
+        problems = (*self.damage, *found.problems, *aside.problems)
         reports = tuple(
             self._report(each, found.partitions[each], lost[each], taken[each], in_log.get(each))
             for each in sorted(found.partitions)
@@ -225,12 +237,19 @@ class _Audit:
             spans = Runs.joined([each.gaps.span for each in found.partitions.values()])
             if not len(spans):
                 break
-            for partition, runs in taken_out(table, snapshot, spans).items():
+            for partition, runs in self._taken_out_by(table, snapshot, spans).items():
                 if partition in found.partitions:
                     hits = found.partitions[partition].gaps.explain(runs)
                     if hits:
                         by[partition].append(Removed((snapshot.id,), hits.ranges))
         return by
+
+    def _taken_out_by(self, table: Table, snapshot: Ancestor, spans: Runs) -> dict[int, Runs]:
+        try:
+            return taken_out(table, snapshot, spans)
+        except Corruption as error:
+            self.damage.append(f"what snapshot {snapshot.id} removed cannot be told: {told(error)}")
+            return {}
 
     def _unrecorded(self) -> Iterator[tuple[Table, Ancestor]]:
         letters = self._tables.letters
@@ -301,6 +320,14 @@ def _recorded_by(table: Table, partition: int) -> list[Removed]:
 
 def _others(snapshot: Ancestor) -> tuple[int, ...]:
     return tuple(sorted(recorded_ids([(snapshot.id, snapshot.summary)]) - {snapshot.id}))
+
+
+def _with_orphans(found: Verification, tables: _Tables) -> Verification:
+    try:
+        return replace(found, orphans=_orphans(tables))
+    except Corruption as error:
+        problem = f"orphans cannot be listed: {told(error)}"
+        return replace(found, is_sound=False, problems=(*found.problems, problem))
 
 
 def _orphans(tables: _Tables) -> tuple[OrphanFile, ...]:
