@@ -232,9 +232,20 @@ def test_dump_into_a_pipe_that_closes_ends_quietly(lake: Lake) -> None:
     assert (done.stderr, len(done.stdout.splitlines())) == ("", 1)
 
 
-@pytest.mark.parametrize("text", ["5", "5..5", "9..5", "a..b", "..", "-1..5"])
+@pytest.mark.parametrize(
+    "text",
+    ["5", "5..5", "9..5", "a..b", "..", "-1..5", "²..3", "1..³", "٣..٥", f"5..{'9' * 5_000}"],
+)
 def test_a_range_that_is_none_is_refused(lake: Lake, text: str) -> None:
     assert "range" in lake.run("repair", "orders", f"--accept-loss={text}", code=3).err
+
+
+def test_a_partition_that_is_none_is_refused(lake: Lake) -> None:
+    given = ["repair", "orders", "--accept-loss", "5..9", "--yes"]
+    assert "--partition" in lake.run(*given, "--partition", "-1", code=2).err
+    for number in ("²", "9" * 5_000):
+        told = lake.run("repair", f"--accept-loss=orders/{number}:5..9", code=3).err
+        assert "names no partition" in told
 
 
 def test_a_lost_segment_ends_every_look_at_its_rows_with_7(lake: Lake) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import repeat
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 _FILES: Files = OsFiles()
 _NAMES_SHOWN = 10
+_PARTITION = re.compile(r"\d{1,10}", re.ASCII)
 
 
 @click.group()
@@ -136,7 +138,13 @@ def dump(call: Call, topic: str, partition: int, start: int | None, limit: int) 
 
 @wal.command("repair")
 @click.argument("topic", metavar="[TOPIC]", required=False)
-@click.option("--partition", default=0, show_default=True, help="The topic's partition.")
+@click.option(
+    "--partition",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="The topic's partition.",
+)
 @click.option(
     "--accept-loss",
     "losses",
@@ -258,7 +266,7 @@ def _accepted(text: str, topic: str | None, partition: int) -> AcceptedLoss:
     name, first, end = parse_loss(text)
     if name is not None:
         topic, slash, number = name.partition("/")
-        if slash and not (number.isascii() and number.isdecimal()):
+        if slash and not _PARTITION.fullmatch(number):
             raise InvalidRequest(
                 f"--accept-loss {text} names no partition", hint="write TOPIC/PARTITION:A..B"
             )

@@ -7,6 +7,7 @@ accepted by name. Works on a log that nobody writes; a crash leaves the old segm
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from calve.wal.files import Files
     from calve.wal.layout import LogLayout
 
+_RANGE: Final = re.compile(r"(\d{1,19})\.\.(\d{1,19})", re.ASCII)
 _GENERATION_UNSEEN: Final = (1 << 32) + 1  # above any that readers may have seen
 
 
@@ -402,9 +404,10 @@ def adopt(files: Files, layout: LogLayout) -> LogIdentity:
 def parse_loss(text: str) -> tuple[str | None, int, int]:
     """`A..B` or `NAME:A..B`."""
     name, colon, numbers = text.rpartition(":")
-    first, dots, end = numbers.partition("..")
-    if not dots or not first.isdigit() or not end.isdigit() or int(first) >= int(end):
+    found = _RANGE.fullmatch(numbers)
+    first, end = (int(found[1]), int(found[2])) if found else (0, 0)
+    if first >= end:
         raise InvalidRequest(
             f"{text!r} is not a range of offsets", hint="write A..B: from A up to, not including, B"
         )
-    return (name if colon else None), int(first), int(end)
+    return (name if colon else None), first, end
