@@ -158,6 +158,42 @@ def test_repair_records_offsets_that_an_older_log_does_not_have(lake: Lake) -> N
         assert log.append(log.stream(TOPIC), rows(9)).first == 9
 
 
+@pytest.mark.parametrize("how", ["--dry-run", "--yes"])
+@pytest.mark.parametrize(
+    ("losses", "code", "told"),
+    [
+        (["others/0:5..9"], 4, "no topic others"),
+        (["orders/1:5..9"], 4, "partition 1"),
+        (["orders/0:2..4"], 5, "ends at 5"),
+        (["orders/0:7..9"], 5, "ends at 5"),
+        (["orders/0:5..9", "orders/0:11..12"], 5, "ends at 9"),
+        (["orders/0:5..9", "others/0:0..1"], 4, "no topic others"),
+        ([f"orders/0:5..{1 << 63}"], 3, "too large"),
+    ],
+)
+def test_what_a_repair_refuses_its_dry_run_refuses_and_nothing_is_recorded(
+    lake: Lake, losses: list[str], code: int, told: str, how: str
+) -> None:
+    given = [f"--accept-loss={each}" for each in losses]
+    assert told in lake.run("repair", *given, how, code=code).err
+    with lake.open() as log:
+        assert (
+            "writer already" in lake.run("repair", "--accept-loss=orders/0:5..9", how, code=5).err
+        )
+        assert log.append(log.stream(TOPIC), rows(5)).first == 5
+
+
+def test_a_dry_run_says_what_would_be_recorded_and_records_nothing(lake: Lake) -> None:
+    losses = ["--accept-loss=orders/0:5..9", "--accept-loss=orders/0:9..12"]
+    holes = [{"name": "orders/0", "first": first, "end": end} for first, end in ((5, 9), (9, 12))]
+    for _ in range(2):
+        found = lake.json("repair", *losses, "--dry-run")
+        assert (found["dry_run"], found["holes"]) == (True, holes)
+    lake.run("repair", *losses, "--yes")
+    with lake.open() as log:
+        assert log.append(log.stream(TOPIC), rows(12)).first == 12
+
+
 def test_a_segment_of_another_log_is_named_and_can_be_given_up(lake: Lake) -> None:
     other = lake.path / "other"
     for path in (lake.log, other):

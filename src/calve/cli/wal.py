@@ -250,12 +250,13 @@ def _give_up(
     call: Call, layout: LogLayout, accepted: list[AcceptedLoss], *, dry_run: bool, yes: bool
 ) -> None:
     named = ", ".join(f"{one.name}:{one.first}..{one.end}" for one in accepted)
+    give_up(_FILES, layout, accepted, dry_run=True)
     if dry_run:
         say(f"would record as lost: {named}")
     else:
         confirm(f"Nothing is damaged; record {named} as lost?", yes=yes)
         with _recorded(call, layout, lost=named):
-            give_up(layout.root, accepted, _FILES)
+            give_up(_FILES, layout, accepted, dry_run=False)
         say(f"recorded as lost: {named}")
     if call.as_json:
         holes = [{"name": one.name, "first": one.first, "end": one.end} for one in accepted]

@@ -15,12 +15,13 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from calve.errors import Conflict, Corruption, InvalidRequest
+from calve.errors import Conflict, Corruption, InvalidRequest, NotFound
 from calve.wal.chain import SegmentChain, find_header, find_link
 from calve.wal.draft import SegmentDraft
 from calve.wal.durable import DurableEnd, DurableFile, read_durable, write_all
 from calve.wal.files import translating
 from calve.wal.frame import Kind, checksum, read_frame
+from calve.wal.group import OFFSET_MAX
 from calve.wal.identity import LogIdentity, read_identity, write_identity
 from calve.wal.layout import segment_numbers, temporary
 from calve.wal.log import Log
@@ -103,11 +104,42 @@ def _repairing(files: Files, layout: LogLayout) -> Iterator[None]:
             lock.release()
 
 
-def give_up(directory: Path, accepted: Sequence[AcceptedLoss], files: Files) -> None:
-    """Record offsets behind the end of whole streams as lost: the log is older than its tables."""
-    with Log(directory, LogOptions(free_bytes_min=0), files=files, background=False) as log:
+def give_up(
+    files: Files, layout: LogLayout, accepted: Sequence[AcceptedLoss], *, dry_run: bool
+) -> None:
+    """Record offsets behind the end of whole streams as lost: the log is older than its tables.
+
+    All of them or none: NotFound for a stream that is not there, Conflict for other offsets than
+    those that come next.
+    """
+    if dry_run:
+        with _repairing(files, layout):
+            found = Surveyor(files, layout).survey()
+            _require_next({found.name(each): end for each, end in found.ends.items()}, accepted)
+        return
+    with Log(layout.root, LogOptions(free_bytes_min=0), files=files, background=False) as log:
+        _require_next({each.name: log.next_offset(each) for each in log.streams}, accepted)
         for one in accepted:
             log.record_hole(log.stream(one.topic, one.partition), one.first, one.end)
+
+
+def _require_next(ends: dict[str, int], accepted: Sequence[AcceptedLoss]) -> None:
+    """Refuse what cannot be recorded, one after the other, in streams that end there."""
+    for one in accepted:
+        end = ends.get(one.name)
+        if end is None:
+            raise NotFound(
+                f"the log has no topic {one.topic} with partition {one.partition}",
+                hint="`calve wal inspect` shows what it has",
+            )
+        if one.end > OFFSET_MAX:
+            raise InvalidRequest(f"offset {one.end} is too large, {OFFSET_MAX} is the largest")
+        if one.first != end:
+            raise Conflict(
+                f"{one.name} ends at {end}, so {one.first}..{one.end} cannot be recorded as lost",
+                hint="give up what comes next: from there on",
+            )
+        ends[one.name] = one.end
 
 
 def _lose_what_comes_next(found: Survey, accepted: Sequence[AcceptedLoss]) -> None:
