@@ -79,6 +79,23 @@ def test_a_defect_ends_with_7_and_its_ranges(shell: Shell, settings: Settings) -
     assert partition["removed_by"][0]["ranges"] == partition["removed"]
 
 
+def test_it_says_that_there_are_no_orphans(shell: Shell) -> None:
+    assert "no orphans" in shell("topic", "verify", "t", "--orphans")[2]
+    assert "orphans" not in shell("topic", "verify", "t")[2]
+
+
+def test_a_committed_offset_that_cannot_be_read_says_what_else_to_do(
+    shell: Shell, settings: Settings
+) -> None:
+    with Lake(settings) as lake:
+        unreadable = Edit(properties={"calve.committed.0": "?"})
+        TableCommit(lake.catalog.load_table("t")).attempt(unreadable)
+    code, _, err = shell("topic", "verify", "t")
+    assert (code, "calve.committed.0" in err, "calve topic verify" in err) == (7, True, False)
+    found = shell("table", "query", "t", "--where", "_calve_offset >= 98", "--json")
+    assert (found[0], len(json.loads(found[1]))) == (0, 2)
+
+
 def test_a_topic_of_which_nothing_was_committed_ends_with_0(
     shell: Shell, settings: Settings
 ) -> None:

@@ -135,6 +135,13 @@ def test_dump_prints_rows_rejected_ones_and_holes(lake: Lake) -> None:
     assert lake.run("dump", "nothing", code=4).err.startswith("error: ")
 
 
+def test_the_holes_of_a_repair_have_one_shape(lake: Lake) -> None:
+    lake.damage(position_of_rows(lake))
+    for how in ("--dry-run", "--yes"):
+        found = lake.json("repair", "--accept-loss=orders/0:0..5", how)
+        assert found["holes"] == [{"name": "orders/0", "first": 0, "end": 3}]
+
+
 def test_repair_asks_and_gives_up_only_what_is_accepted(lake: Lake) -> None:
     lake.damage(position_of_rows(lake))
     lake.run("repair", "--yes", code=5)
@@ -234,6 +241,24 @@ def test_repair_writes_lost_files_again(lake: Lake) -> None:
     assert lake.json("verify")["is_whole"]
     with lake.open() as log:
         assert log.append(log.stream(TOPIC), rows(9)).first == 5
+
+
+@pytest.mark.parametrize("file", ["durable", "log.json"])
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_what_nothing_else_can_be_told_of_is_told_in_json_too(
+    lake: Lake, command: str, file: str
+) -> None:
+    (lake.log / file).write_bytes(b"?")
+    found = lake.json(command, code=7)
+    assert file in found["error"]["message"]
+    assert "calve wal repair" in found["error"]["hint"]
+    assert found.get("is_whole", False) is False
+
+
+def test_a_repair_of_files_gives_up_no_offsets(lake: Lake) -> None:
+    for switch in ("--durable", "--identity", "--adopt"):
+        for given in (["--accept-loss=orders/0:5..9"], ["--accept-unknown"], ["orders"]):
+            assert "second call" in lake.run("repair", switch, *given, "--yes", code=2).err
 
 
 def test_a_lake_without_a_log_is_not_found(no_lake: Lake) -> None:

@@ -66,6 +66,8 @@ def _print(found: Verification) -> None:
             ("ORPHAN", "BYTES", "CHANGED (UTC)"),
             [(o.path, f"{o.bytes:,}", f"{o.changed_at:%Y-%m-%d %H:%M:%S}") for o in found.orphans],
         )
+    elif found.orphans is not None:
+        say("no orphans: some snapshot refers to every data file")
     for problem in _problems(found):
         say(f"problem: {problem}")
     if found.unnumbered_rows:

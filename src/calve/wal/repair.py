@@ -62,13 +62,21 @@ class AcceptedLoss(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
+class Hole(NamedTuple):
+    """Offsets that are lost, with the name of their stream."""
+
+    name: str
+    first: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class RepairReport:
     """What was done, or would be."""
 
     rewritten: list[Path] = field(default_factory=list)
     kept_aside: list[Path] = field(default_factory=list)
-    holes: list[LostRange] = field(default_factory=list)
+    holes: list[Hole] = field(default_factory=list)
 
 
 def repair(
@@ -200,7 +208,8 @@ def _plan(files: Files, layout: LogLayout, found: Survey) -> RepairReport:
     damaged = [segment.path for segment in found.segments if segment.damages]
     there = [segment.path for segment in found.segments if not segment.is_missing]
     aside = [aside_path(layout, path, files.map(path)) for path in damaged if path in there]
-    return RepairReport(damaged, aside, found.lost)
+    holes = [Hole(found.name(lost.stream), lost.first, lost.end) for lost in found.lost]
+    return RepairReport(damaged, aside, holes)
 
 
 def aside_path(layout: LogLayout, path: Path, content: memoryview) -> Path:
