@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
@@ -346,8 +347,9 @@ class IcebergManager:
     ) -> Verification:
         """Prove that each offset of a topic is in its table once.
 
-        The lake's own log is looked at too, if it has the topic, or the one in a directory.
+        The lake's own log is looked at too, if it has or must have it, or the one in a directory.
         """
+        from calve.maintenance.bound_log import streams_bound_here
         from calve.maintenance.verify import verify_topic
 
         return verify_topic(
@@ -355,6 +357,7 @@ class IcebergManager:
             topic,
             log=Path(log) if log is not None else None,
             own_log=self._lake.settings.wal.path,
+            bound=partial(streams_bound_here, self._lake.settings),
             with_orphans=orphans,
         )
 

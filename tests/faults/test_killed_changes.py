@@ -100,7 +100,7 @@ def lake_with_rows(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("change", killed_change.CHANGES)
 def test_a_killed_change_leaves_the_old_or_the_new_state(
-    lake_with_rows: Path, tmp_path: Path, change: str
+    lake_with_rows: Path, tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "steps"
     is_transaction = change == "transaction"
@@ -132,7 +132,8 @@ def test_a_killed_change_leaves_the_old_or_the_new_state(
             assert not unneeded_files(catalog), f"killed at {steps[kill_at - 1]}"
             expected = after if is_transaction else found
             assert state(catalog) == expected, f"killed at {steps[kill_at - 1]}"
-    print(f"{change}: killed at {len(steps)} steps, {sum(ends)} after the commit")
+    with capsys.disabled():
+        print(f"{change}: killed at {len(steps)} steps, {sum(ends)} after the commit")
     assert ends == sorted(ends)
     assert any(ends)
     assert not all(ends)

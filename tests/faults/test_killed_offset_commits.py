@@ -52,7 +52,7 @@ def fed_lake(tmp_path: Path) -> Path:
     ],
 )
 def test_after_a_kill_at_any_step_every_offset_is_there_once(
-    fed_lake: Path, tmp_path: Path, what: str
+    fed_lake: Path, tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "steps"
     run(fed_lake, what, None, report)
@@ -70,7 +70,9 @@ def test_after_a_kill_at_any_step_every_offset_is_there_once(
             feeding.feed(table, end, 30)
             remove_orphans(catalog.load_table("t"), timedelta())
             feeding.require_each_once(catalog.load_table("t"), 30)
-    print(f"{what}: killed at {len(steps)} steps, {sum(end > 20 for end in ends)} after a commit")
+    after = sum(end > 20 for end in ends)
+    with capsys.disabled():
+        print(f"{what}: killed at {len(steps)} steps, {after} after a commit")
     assert ends == sorted(ends)
     assert ends[0] == 20
     assert ends[-1] == (20 if what == "find committed" else 25)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from calve.cli import main
 from calve.lake import Lake
+from calve.maintenance import bound_log
+from calve.model import TableName
 from calve.settings import Settings, load_settings
 from calve.tables.commit import TableCommit
 from calve.tables.staging import Edit
+from calve.topics.topic import Binding
+from calve.wal import Log, LogOptions
 from tests.fakes.topic_table import data_files, feed, make_topic_table, topic_rows
 
 
@@ -74,6 +79,23 @@ def test_a_defect_ends_with_7_and_its_ranges(shell: Shell, settings: Settings) -
     assert partition["removed_by"][0]["ranges"] == partition["removed"]
 
 
+def test_it_says_that_there_are_no_orphans(shell: Shell) -> None:
+    assert "no orphans" in shell("topic", "verify", "t", "--orphans")[2]
+    assert "orphans" not in shell("topic", "verify", "t")[2]
+
+
+def test_a_committed_offset_that_cannot_be_read_says_what_else_to_do(
+    shell: Shell, settings: Settings
+) -> None:
+    with Lake(settings) as lake:
+        unreadable = Edit(properties={"calve.committed.0": "?"})
+        TableCommit(lake.catalog.load_table("t")).attempt(unreadable)
+    code, _, err = shell("topic", "verify", "t")
+    assert (code, "calve.committed.0" in err, "calve topic verify" in err) == (7, True, False)
+    found = shell("table", "query", "t", "--where", "_calve_offset >= 98", "--json")
+    assert (found[0], len(json.loads(found[1]))) == (0, 2)
+
+
 def test_a_topic_of_which_nothing_was_committed_ends_with_0(
     shell: Shell, settings: Settings
 ) -> None:
@@ -130,3 +152,62 @@ def test_rows_beyond_are_shown(shell: Shell, settings: Settings) -> None:
         TableCommit(table).append(Edit(added=data_files(table, topic_rows([500]))))
     code, out, _ = shell("topic", "verify", "t")
     assert (code, "500-501" in out) == (7, True)
+
+
+def test_a_file_that_is_gone_ends_with_7_and_a_report(shell: Shell, settings: Settings) -> None:
+    with Lake(settings) as lake:
+        feed(lake.catalog, range(100, 120))
+        table = lake.catalog.load_table("t")
+        gone = next(iter(table.scan(row_filter="_calve_offset < 100").plan_files())).file.file_path
+        table.io.delete(gone)
+    code, out, _ = shell("topic", "verify", "t", "--json")
+    found = json.loads(out)
+    assert (code, found["is_sound"], found["rows"]) == (7, False, 20)
+    assert gone in found["problems"][0]
+    assert found["partitions"][0]["missing"] == [{"first": 0, "end": 100, "count": 100}]
+    code, out, err = shell("topic", "verify", "t")
+    assert (code, "0-100" in out, gone in err, "NOT SOUND" in err) == (7, True, True, True)
+
+
+def lose_log(settings: Settings, committed: int) -> Binding:
+    """Ten rows are produced, some of them committed, and the log's directory goes; where they were."""
+    with Lake(settings) as lake:
+        lake.produce("orders", [{"id": n} for n in range(10)])
+        bound = lake.intake.topics.topic(TableName.parse("orders")).partitions[0]
+        if committed:
+            make_topic_table(lake.catalog, "orders")
+            feed(lake.catalog, range(committed), name="orders", log=bound.stream_id)
+    shutil.rmtree(wal(settings))
+    return bound
+
+
+def wal(settings: Settings) -> Path:
+    assert settings.wal.path is not None
+    return settings.wal.path
+
+
+@pytest.mark.parametrize("committed", [0, 6])
+@pytest.mark.parametrize("is_another_there", [False, True])
+def test_a_log_that_is_lost_ends_with_7_and_its_name(
+    shell: Shell, settings: Settings, *, committed: int, is_another_there: bool
+) -> None:
+    bound = lose_log(settings, committed)
+    if is_another_there:
+        Log(wal(settings), LogOptions(free_bytes_min=0)).close()
+    code, _, err = shell("topic", "verify", "orders")
+    assert code == 7
+    for told in (bound.log_id, bound.stream_id, wal(settings), "--new-log", "NOT SOUND"):
+        assert str(told) in err
+    assert f"rows from offset {committed} on cannot be accounted for" in err
+    code, out, _ = shell("topic", "verify", "orders", "--json")
+    found = json.loads(out)
+    assert (code, found["is_sound"], found["has_table"]) == (7, False, committed > 0)
+    assert found["partitions"][0]["log"]["durable"] is None
+
+
+def test_a_log_that_may_be_on_another_machine_is_not_asked_for(
+    shell: Shell, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_log(settings, committed=6)
+    monkeypatch.setattr(bound_log, "state_kind", lambda _: "postgresql")
+    assert shell("topic", "verify", "orders")[0] == 0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyiceberg.manifest import DataFile
 
-from calve.errors import Conflict, Corruption, InvalidRequest, NotFound
+from calve.errors import Conflict, InvalidRequest, NotFound
 from calve.lake import Lake
 from calve.maintenance import verify
 from calve.maintenance.sweep import _Sweeper, sweep
@@ -274,12 +274,55 @@ def test_snapshots_that_expire_all_the_time_are_an_error_within_bounds(
         verified(catalog)
 
 
-def test_a_data_file_that_is_gone_is_damage(catalog: LakeCatalog) -> None:
-    feed(catalog, range(100))
+def test_a_data_file_that_is_gone_is_named_and_the_others_are_counted(
+    catalog: LakeCatalog,
+) -> None:
+    for start in (0, 100, 200):
+        feed(catalog, range(start, start + 100))
+    forget(catalog.load_table("t"), [file_of(catalog, 250).file_path])
+    gone = file_of(catalog, 100).file_path
+    catalog.load_table("t").io.delete(gone)
+    found = verify_topic(catalog, "t", with_orphans=True)
+    assert not found.is_sound
+    (told,) = found.problems
+    assert f"{gone} cannot be read, and its manifest has offsets 100-200 of partition 0" in told
+    assert "missing" in told
+    assert (text(only(found).missing), only(found).rows) == ("100-300", 100)
+
+
+def test_a_file_that_cannot_be_read_hides_no_removal_and_explains_nothing(
+    catalog: LakeCatalog,
+) -> None:
+    for start in (0, 100):
+        feed(catalog, range(start, start + 100))
     table = catalog.load_table("t")
-    table.io.delete(file_of(catalog, 0).file_path)
-    with pytest.raises(Corruption, match="missing"):
-        verified(catalog)
+    kept = data_files(table, topic_rows(range(10, 100)))
+    edit(catalog, Edit(added=kept, removed=[file_of(catalog, 0)]))
+    edit(catalog, Edit(removed=[file_of(catalog, 150)]))
+    table.io.delete(kept[0].file_path)
+    found = verified(catalog)
+    assert len(found.problems) == 2
+    assert (text(only(found).missing), text(only(found).removed)) == ("0-100", "100-200")
+
+
+def test_deletes_that_are_gone_are_named_with_the_files_they_belong_to(
+    catalog: LakeCatalog,
+) -> None:
+    for start in (0, 100):
+        feed(catalog, range(start, start + 100))
+    table = catalog.load_table("t")
+    data = file_of(catalog, 0).file_path
+    delete_positions(table, {data: [3, 4]})
+    (deletes,) = next(
+        task.delete_files
+        for task in catalog.load_table("t").scan().plan_files()
+        if task.file.file_path == data
+    )
+    table.io.delete(deletes.file_path)
+    found = verified(catalog)
+    assert data in found.problems[0]
+    assert Path(deletes.file_path).name in found.problems[0]
+    assert (text(only(found).missing), only(found).rows) == ("0-100", 100)
 
 
 @pytest.mark.parametrize("kind", ["data file", "footer", "manifest", "manifest list"])
@@ -299,10 +342,34 @@ def test_a_file_that_is_damaged_is_named(catalog: LakeCatalog, kind: str) -> Non
     middle = len(content) // 2
     cut = content[: middle // 2] + bytes(middle) + content[middle // 2 + middle :]
     path.write_bytes(cut if kind == "data file" else content[:middle])
-    with pytest.raises(Corruption, match="is damaged") as caught:
-        verified(catalog)
-    assert location in caught.value.message
-    assert "restore" in (caught.value.hint or "")
+    found = verify_topic(catalog, "t", with_orphans=True)
+    assert not found.is_sound
+    assert "is damaged" in found.problems[0]
+    assert location in found.problems[0]
+    assert "restore" in found.problems[0]
+    assert text(only(found).missing) == "0-100000"
+
+
+@pytest.mark.parametrize("kind", ["manifest", "manifest list"])
+def test_a_manifest_that_is_gone_is_named_and_the_others_are_read(
+    catalog: LakeCatalog, kind: str
+) -> None:
+    for start in (0, 100):
+        feed(catalog, range(start, start + 100))
+    snapshot = catalog.load_table("t").current_snapshot()
+    assert snapshot is not None
+    newest = next(
+        each.manifest_path
+        for each in snapshot.manifests(catalog.load_table("t").io)
+        if each.added_snapshot_id == snapshot.snapshot_id
+    )
+    gone = newest if kind == "manifest" else snapshot.manifest_list
+    Path(gone.removeprefix("file://")).unlink()
+    found = verify_topic(catalog, "t", with_orphans=True)
+    assert not found.is_sound
+    assert gone in found.problems[0]
+    assert "missing" in found.problems[0]
+    assert text(only(found).missing) == ("100-200" if kind == "manifest" else "0-200")
 
 
 def test_no_offset_is_settled_while_a_file_may_still_hold_it(

@@ -82,6 +82,27 @@ def test_holes_of_the_log_are_known_loss(lake: Lake, log: Log, stream: Stream) -
     assert [str(each) for each in found.missing] == ["130-150"]
 
 
+@pytest.mark.parametrize("reached", [0, 60, 120, 150])
+def test_holes_are_known_loss_before_they_are_committed_too(
+    lake: Lake, log: Log, stream: Stream, reached: int
+) -> None:
+    log.record_hole(stream, 100, 150)
+    append(log, stream, 150, 170)
+    if reached:
+        committed(lake.catalog, log, stream, reached, range(min(reached, 100)))
+    found = verified(lake.tables, log)
+    assert found.is_sound
+    assert [str(each) for each in found.partitions[0].known_loss] == ["100-150"]
+
+
+def test_holes_of_a_topic_without_a_table_are_known_loss(lake: Lake, log: Log) -> None:
+    stream = log.create_stream(TOPIC)
+    append(log, stream, 0, 30)
+    log.record_hole(stream, 30, 50)
+    (report,) = verified(lake.tables, log).partitions
+    assert [str(each) for each in report.known_loss] == ["30-50"]
+
+
 def test_holes_that_a_commit_told_of_outlive_the_log(lake: Lake) -> None:
     make_topic_table(lake.catalog)
     feed(lake.catalog, range(100))

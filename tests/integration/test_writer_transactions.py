@@ -226,6 +226,47 @@ def test_a_batch_that_fails_half_way_can_only_be_rolled_back(
     assert data_files(lake) == before
 
 
+def test_batches_that_fail_behind_others_leave_a_transaction_to_roll_back(
+    lake: Lake, writer: IcebergTableWriter
+) -> None:
+    before = data_files(lake)
+    transaction = writer.begin_transaction()
+    writer.write_batch(rows(10, start=1))
+    with pytest.raises(InvalidRequest, match="column 'id'"):
+        writer.write_batches([[{"id": 21}], [{"id": "bad"}], [{"id": 23}]])
+    for use in (writer.commit_transaction, lambda _: writer.write_batch(rows(1))):
+        with pytest.raises(InvalidRequest, match="failed half way"):
+            use(transaction)
+    writer.rollback_transaction(transaction)
+    assert (ids(lake), data_files(lake)) == ([0], before)
+
+
+def test_batches_of_which_the_first_cannot_be_read_change_nothing(
+    lake: Lake, writer: IcebergTableWriter
+) -> None:
+    with writer.transaction():
+        writer.write_batch(rows(10, start=1))
+        with pytest.raises(InvalidRequest, match="column 'id'"):
+            writer.write_batches([[{"id": "bad"}], [{"id": 23}]])
+    assert ids(lake) == list(range(11))
+
+
+def test_a_transaction_is_not_committed_between_two_batches_of_a_call(
+    lake: Lake, writer: IcebergTableWriter
+) -> None:
+    transaction = writer.begin_transaction()
+
+    def batches() -> Iterator[pa.Table]:
+        yield rows(10, start=1)
+        with ThreadPoolExecutor(1) as other, pytest.raises(InvalidRequest, match="being written"):
+            other.submit(writer.commit_transaction, transaction).result()
+        yield rows(10, start=11)
+
+    writer.write_batches(batches())
+    writer.commit_transaction(transaction)
+    assert ids(lake) == list(range(21))
+
+
 @pytest.mark.parametrize("moment", ["finish", "close", "took_batch"])
 def test_an_interrupt_leaves_no_transaction_that_lacks_some_of_its_rows(
     lake: Lake, writer: IcebergTableWriter, monkeypatch: pytest.MonkeyPatch, moment: str

@@ -135,6 +135,13 @@ def test_dump_prints_rows_rejected_ones_and_holes(lake: Lake) -> None:
     assert lake.run("dump", "nothing", code=4).err.startswith("error: ")
 
 
+def test_the_holes_of_a_repair_have_one_shape(lake: Lake) -> None:
+    lake.damage(position_of_rows(lake))
+    for how in ("--dry-run", "--yes"):
+        found = lake.json("repair", "--accept-loss=orders/0:0..5", how)
+        assert found["holes"] == [{"name": "orders/0", "first": 0, "end": 3}]
+
+
 def test_repair_asks_and_gives_up_only_what_is_accepted(lake: Lake) -> None:
     lake.damage(position_of_rows(lake))
     lake.run("repair", "--yes", code=5)
@@ -156,6 +163,42 @@ def test_repair_records_offsets_that_an_older_log_does_not_have(lake: Lake) -> N
     lake.run("repair", "--accept-loss", "orders/0:5..9", "--yes")
     with lake.open() as log:
         assert log.append(log.stream(TOPIC), rows(9)).first == 9
+
+
+@pytest.mark.parametrize("how", ["--dry-run", "--yes"])
+@pytest.mark.parametrize(
+    ("losses", "code", "told"),
+    [
+        (["others/0:5..9"], 4, "no topic others"),
+        (["orders/1:5..9"], 4, "partition 1"),
+        (["orders/0:2..4"], 5, "ends at 5"),
+        (["orders/0:7..9"], 5, "ends at 5"),
+        (["orders/0:5..9", "orders/0:11..12"], 5, "ends at 9"),
+        (["orders/0:5..9", "others/0:0..1"], 4, "no topic others"),
+        ([f"orders/0:5..{1 << 63}"], 3, "too large"),
+    ],
+)
+def test_what_a_repair_refuses_its_dry_run_refuses_and_nothing_is_recorded(
+    lake: Lake, losses: list[str], code: int, told: str, how: str
+) -> None:
+    given = [f"--accept-loss={each}" for each in losses]
+    assert told in lake.run("repair", *given, how, code=code).err
+    with lake.open() as log:
+        assert (
+            "writer already" in lake.run("repair", "--accept-loss=orders/0:5..9", how, code=5).err
+        )
+        assert log.append(log.stream(TOPIC), rows(5)).first == 5
+
+
+def test_a_dry_run_says_what_would_be_recorded_and_records_nothing(lake: Lake) -> None:
+    losses = ["--accept-loss=orders/0:5..9", "--accept-loss=orders/0:9..12"]
+    holes = [{"name": "orders/0", "first": first, "end": end} for first, end in ((5, 9), (9, 12))]
+    for _ in range(2):
+        found = lake.json("repair", *losses, "--dry-run")
+        assert (found["dry_run"], found["holes"]) == (True, holes)
+    lake.run("repair", *losses, "--yes")
+    with lake.open() as log:
+        assert log.append(log.stream(TOPIC), rows(12)).first == 12
 
 
 def test_a_segment_of_another_log_is_named_and_can_be_given_up(lake: Lake) -> None:
@@ -200,6 +243,24 @@ def test_repair_writes_lost_files_again(lake: Lake) -> None:
         assert log.append(log.stream(TOPIC), rows(9)).first == 5
 
 
+@pytest.mark.parametrize("file", ["durable", "log.json"])
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_what_nothing_else_can_be_told_of_is_told_in_json_too(
+    lake: Lake, command: str, file: str
+) -> None:
+    (lake.log / file).write_bytes(b"?")
+    found = lake.json(command, code=7)
+    assert file in found["error"]["message"]
+    assert "calve wal repair" in found["error"]["hint"]
+    assert found.get("is_whole", False) is False
+
+
+def test_a_repair_of_files_gives_up_no_offsets(lake: Lake) -> None:
+    for switch in ("--durable", "--identity", "--adopt"):
+        for given in (["--accept-loss=orders/0:5..9"], ["--accept-unknown"], ["orders"]):
+            assert "second call" in lake.run("repair", switch, *given, "--yes", code=2).err
+
+
 def test_a_lake_without_a_log_is_not_found(no_lake: Lake) -> None:
     for command in (["inspect"], ["verify"], ["repair"], ["dump", "orders"]):
         told = no_lake.run(*command, code=4).err
@@ -232,9 +293,20 @@ def test_dump_into_a_pipe_that_closes_ends_quietly(lake: Lake) -> None:
     assert (done.stderr, len(done.stdout.splitlines())) == ("", 1)
 
 
-@pytest.mark.parametrize("text", ["5", "5..5", "9..5", "a..b", "..", "-1..5"])
+@pytest.mark.parametrize(
+    "text",
+    ["5", "5..5", "9..5", "a..b", "..", "-1..5", "²..3", "1..³", "٣..٥", f"5..{'9' * 5_000}"],
+)
 def test_a_range_that_is_none_is_refused(lake: Lake, text: str) -> None:
     assert "range" in lake.run("repair", "orders", f"--accept-loss={text}", code=3).err
+
+
+def test_a_partition_that_is_none_is_refused(lake: Lake) -> None:
+    given = ["repair", "orders", "--accept-loss", "5..9", "--yes"]
+    assert "--partition" in lake.run(*given, "--partition", "-1", code=2).err
+    for number in ("²", "9" * 5_000):
+        told = lake.run("repair", f"--accept-loss=orders/{number}:5..9", code=3).err
+        assert "names no partition" in told
 
 
 def test_a_lost_segment_ends_every_look_at_its_rows_with_7(lake: Lake) -> None:

@@ -66,6 +66,8 @@ def _print(found: Verification) -> None:
             ("ORPHAN", "BYTES", "CHANGED (UTC)"),
             [(o.path, f"{o.bytes:,}", f"{o.changed_at:%Y-%m-%d %H:%M:%S}") for o in found.orphans],
         )
+    elif found.orphans is not None:
+        say("no orphans: some snapshot refers to every data file")
     for problem in _problems(found):
         say(f"problem: {problem}")
     if found.unnumbered_rows:
@@ -77,6 +79,8 @@ def _print(found: Verification) -> None:
 
 def _verdict(found: Verification) -> str:
     if not found.has_table:
+        if all(each.log is None or each.log.durable is None for each in found.partitions):
+            return "NOT SOUND: there is no table, and its log is missing"
         said = "nothing was committed yet, and its log" if found.is_sound else "NOT SOUND: its log"
         return f"{said} holds {counted(_offsets_in_log(found), 'offset')}; there is no table"
     said = "every offset is there once, or removed on purpose" if found.is_sound else "NOT SOUND"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -24,6 +26,7 @@ from calve.wal.inspect import LogDescription, describe_log, require_log
 from calve.wal.layout import LogLayout
 from calve.wal.repair import (
     AcceptedLoss,
+    Hole,
     RepairReport,
     adopt,
     give_up,
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 _FILES: Files = OsFiles()
 _NAMES_SHOWN = 10
+_PARTITION = re.compile(r"\d{1,10}", re.ASCII)
 
 
 @click.group()
@@ -59,7 +63,7 @@ def inspect(call: Call, *, quick: bool) -> None:
     Example: calve wal inspect
     """
     layout = _layout(call)
-    with translating(layout.root, "read"):
+    with translating(layout.root, "read"), _told_in_json(call, path=layout.root):
         description = describe_log(_FILES, layout, check=not quick)
     if call.as_json:
         print_json(description)
@@ -81,7 +85,7 @@ def verify(call: Call) -> int:
     Example: calve wal verify
     """
     layout = _layout(call)
-    with translating(layout.root, "read"):
+    with translating(layout.root, "read"), _told_in_json(call, is_whole=False):
         require_log(_FILES, layout)
         found = survey(_FILES, layout)
     if call.as_json:
@@ -136,7 +140,13 @@ def dump(call: Call, topic: str, partition: int, start: int | None, limit: int) 
 
 @wal.command("repair")
 @click.argument("topic", metavar="[TOPIC]", required=False)
-@click.option("--partition", default=0, show_default=True, help="The topic's partition.")
+@click.option(
+    "--partition",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="The topic's partition.",
+)
 @click.option(
     "--accept-loss",
     "losses",
@@ -180,6 +190,11 @@ def repair_log(
         require_log(_FILES, layout)
     accept_unknown = switches.pop("accept_unknown")
     if any(switches.values()):
+        if topic is not None or losses or accept_unknown:
+            raise click.UsageError(
+                "--durable, --identity and --adopt write files again and give up no offsets: "
+                "repair those in a second call, with --accept-loss"
+            )
         _rewrite_files(call, layout, switches, dry_run=dry_run, yes=yes)
         return
     if topic is not None and not (losses or accept_unknown):
@@ -198,6 +213,17 @@ def repair_log(
         with _recorded(call, layout, accepted=[str(one) for one in accepted]):
             report = run(dry_run=False)
     _print_report(call, report, dry_run=dry_run)
+
+
+@contextmanager
+def _told_in_json(call: Call, **known: object) -> Iterator[None]:
+    """Damage that leaves nothing else to tell is told to those who read JSON too."""
+    try:
+        yield
+    except Corruption as error:
+        if call.as_json:
+            print_json({**known, "error": {"message": error.message, "hint": error.hint}})
+        raise
 
 
 def _is_damaged(layout: LogLayout) -> bool:
@@ -242,23 +268,24 @@ def _give_up(
     call: Call, layout: LogLayout, accepted: list[AcceptedLoss], *, dry_run: bool, yes: bool
 ) -> None:
     named = ", ".join(f"{one.name}:{one.first}..{one.end}" for one in accepted)
+    give_up(_FILES, layout, accepted, dry_run=True)
     if dry_run:
         say(f"would record as lost: {named}")
     else:
         confirm(f"Nothing is damaged; record {named} as lost?", yes=yes)
         with _recorded(call, layout, lost=named):
-            give_up(layout.root, accepted, _FILES)
+            give_up(_FILES, layout, accepted, dry_run=False)
         say(f"recorded as lost: {named}")
     if call.as_json:
-        holes = [{"name": one.name, "first": one.first, "end": one.end} for one in accepted]
-        print_json({"dry_run": dry_run, "rewritten": [], "kept_aside": [], "holes": holes})
+        holes = [Hole(one.name, one.first, one.end) for one in accepted]
+        _print_report(call, RepairReport(holes=holes), dry_run=dry_run)
 
 
 def _accepted(text: str, topic: str | None, partition: int) -> AcceptedLoss:
     name, first, end = parse_loss(text)
     if name is not None:
         topic, slash, number = name.partition("/")
-        if slash and not (number.isascii() and number.isdecimal()):
+        if slash and not _PARTITION.fullmatch(number):
             raise InvalidRequest(
                 f"--accept-loss {text} names no partition", hint="write TOPIC/PARTITION:A..B"
             )
@@ -403,13 +430,18 @@ def _lost_text(found: Survey, damage: Damage) -> str:
 
 def _print_report(call: Call, report: RepairReport, *, dry_run: bool) -> None:
     if call.as_json:
-        print_json({"dry_run": dry_run} | {name: getattr(report, name) for name in _REPORTED})
+        holes = [hole._asdict() for hole in report.holes]
+        print_json(
+            {
+                "dry_run": dry_run,
+                "rewritten": report.rewritten,
+                "kept_aside": report.kept_aside,
+                "holes": holes,
+            }
+        )
     elif not report.rewritten:
         say("nothing is damaged")
     else:
         verb = "would rewrite" if dry_run else "rewrote"
         say(f"{verb} {', '.join(path.name for path in report.rewritten)}")
         say(f"{'would keep' if dry_run else 'kept'} {len(report.kept_aside)} files aside")
-
-
-_REPORTED = ("rewritten", "kept_aside", "holes")

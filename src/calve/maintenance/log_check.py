@@ -7,13 +7,14 @@ against the one read after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from calve.errors import CalveError, Conflict, Corruption, NotFound
-from calve.maintenance.verification import LogState
+from calve.errors import Conflict, Corruption, NotFound
+from calve.maintenance.verification import LogState, told
 from calve.model import TableName
 from calve.tables.positions import Position
 from calve.tables.ranges import Ranges
@@ -22,37 +23,74 @@ from calve.wal import Claim, Kind, LogReader, Offsets, OsFiles, Stream
 from calve.wal.identity import require_stream
 from calve.wal.layout import LogLayout, is_log
 
+if TYPE_CHECKING:
+    from calve.topics.topic import Binding
+
 _HEX: Final = 16
 
 
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """Where to look for a topic's log: in a directory that was given, or else where the lake's own
+    is, with the streams that this must have."""
+
+    given: Path | None = None
+    own: Path | None = None
+    bound: Callable[[TableName], Mapping[int, Binding]] = lambda _: {}
+
+
 @contextmanager
-def opened_log(
-    topic: TableName, given: Path | None = None, own: Path | None = None
-) -> Iterator[TopicLog | None]:
-    """The log in the directory that was given, or the lake's own, if it is there and has the topic.
+def opened_log(topic: TableName, at: Whereabouts) -> Iterator[TopicLog | None]:
+    """The topic's log; None if it is the lake's own, which neither has the topic nor must have it.
 
     NotFound if there is none where one was given.
     """
-    place = given or own
-    if place is None or (given is None and not is_log(OsFiles(), LogLayout(place))):
+    if at.given is not None:
+        with LogReader(at.given) as reader:
+            yield TopicLog(at.given, reader, topic, {})
+    elif at.own is None:
+        yield None
+    else:
+        bound = at.bound(topic)
+        with _reader(at.own) as found:
+            log = TopicLog(at.own, found, topic, bound)
+            yield log if log.partitions else None
+
+
+@contextmanager
+def _reader(place: Path) -> Iterator[LogReader | None]:
+    if not is_log(OsFiles(), LogLayout(place)):
         yield None
         return
     with LogReader(place) as reader:
-        found = TopicLog(reader, topic)
-        yield found if given or found.partitions else None
+        yield reader
 
 
 class TopicLog:
-    """The streams of one topic in a log."""
+    """The streams of one topic in a log. Those that are `bound` must be there."""
 
-    def __init__(self, reader: LogReader, topic: TableName) -> None:
-        self._reader = reader
-        self._streams = {each.partition: each for each in reader.streams if each.topic == topic}
+    def __init__(
+        self,
+        place: Path,
+        reader: LogReader | None,
+        topic: TableName,
+        bound: Mapping[int, Binding],
+    ) -> None:
+        self._place = place
+        self._open = reader
+        streams = reader.streams if reader else ()
+        self._streams = {each.partition: each for each in streams if each.topic == topic}
+        self._bound = bound
         self._topic = topic
 
     @property
     def partitions(self) -> set[int]:
-        return set(self._streams)
+        return {*self._streams, *self._bound}
+
+    @property
+    def _reader(self) -> LogReader:
+        assert self._open is not None
+        return self._open
 
     def check(
         self, partition: int, before: Position | None, newest: Callable[[], Position | None]
@@ -62,7 +100,10 @@ class TopicLog:
         None if it has the topic's other partitions alone: this one is another ingest process's.
         """
         stream = self._streams.get(partition)
-        if stream is None and self._streams:
+        bound = self._bound.get(partition)
+        if bound is not None and (stream is None or stream.id != bound.stream_id):
+            return LogState(None, None, (self._missing(partition, bound, before),))
+        if stream is None and self.partitions:
             return None
         if stream is None:
             told = (f"the log has no topic {self._topic} with partition {partition}",)
@@ -70,12 +111,15 @@ class TopicLog:
         self._reader.refresh()
         offsets = self._reader.offsets(stream)
         problems: list[str] = []
+        holes: list[tuple[int, int]] = []
         with _noted(problems):
             self._require_same(stream, offsets, before, newest())
             if before is not None:
                 self._reader.require_content(stream, _claim(before))
-            self._read_tail(stream, before.offset if before else 0, offsets.durable)
-        return LogState(offsets.first, offsets.durable, tuple(problems))
+            start = before.offset if before else 0
+            holes.extend(self._tail_holes(stream, start, offsets.durable))
+        lost = Ranges.of_runs(Runs.of_pairs(holes))
+        return LogState(offsets.first, offsets.durable, tuple(problems), lost.ranges)
 
     def holes(self, partition: int, wanted: Runs) -> Runs:
         """The offsets among those wanted that the log knows to be lost."""
@@ -97,6 +141,21 @@ class TopicLog:
             # What went meanwhile or cannot be read explains nothing; `check` tells of damage.
             return
 
+    def _missing(self, partition: int, bound: Binding, before: Position | None) -> str:
+        if self._open is None:
+            found = "where no log is"
+        elif self._open.log_id != bound.log_id:
+            found = f"where log {self._open.log_id} is"
+        else:
+            found = "which is older than the registry, or newer"
+        return (
+            f"the log is missing: partition {partition} of topic {self._topic} is in stream "
+            f"{bound.stream_id} of log {bound.log_id}, which should be in {self._place}, {found}; "
+            f"rows from offset {before.offset if before else 0} on cannot be accounted for (bring "
+            "that directory back; if it is lost for good, "
+            f"`calve topic alter {self._topic} --new-log` goes on where the table ends)"
+        )
+
     @staticmethod
     def _require_same(
         stream: Stream, offsets: Offsets, before: Position | None, after: Position | None
@@ -110,7 +169,8 @@ class TopicLog:
         durable = max(offsets.durable, committed)
         require_stream(stream, claim, first=offsets.first, durable=durable)
 
-    def _read_tail(self, stream: Stream, start: int, end: int) -> None:
+    def _tail_holes(self, stream: Stream, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Read the tail, which must be without a gap; the holes in it."""
         expected = start
         try:
             for entry in self._reader.read(stream, start, end):
@@ -120,6 +180,8 @@ class TopicLog:
                         f"and {expected} was expected"
                     )
                 expected = entry.end_offset
+                if entry.kind == Kind.HOLE:
+                    yield entry.first_offset, entry.end_offset
         except NotFound:
             # They are in the table by now, and the log has let go of them.
             return
@@ -141,8 +203,4 @@ def _noted(problems: list[str]) -> Iterator[None]:
     try:
         yield
     except (Conflict, Corruption) as error:
-        problems.append(_told(error))
-
-
-def _told(error: CalveError) -> str:
-    return f"{error.message} ({error.hint})" if error.hint else error.message
+        problems.append(told(error))

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from calve.errors import Corruption, NotFound
 from calve.maintenance.sweep import Source
+from calve.maintenance.verification import told
 from calve.tables.dead_letters import named_dead_letters
 from calve.tables.footers import described_files
-from calve.tables.offset_scan import offset_files, staged_files
+from calve.tables.offset_scan import readable_offset_files, staged_files
 from calve.tables.positions import committed_positions
 from calve.tables.reached import is_on_line
 from calve.tables.removals import Removals
@@ -37,6 +38,7 @@ class SetAside:
     removals: Removals = field(default_factory=Removals)
     pending: int = 0
     problems: list[str] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, table: Table, letters: Table | None) -> SetAside:
@@ -46,7 +48,8 @@ class SetAside:
         if letters is not None:
             positions = committed_positions(letters)
             ends = {partition: position.offset for partition, position in positions.items()}
-            files = offset_files(letters, letters.metadata.current_snapshot_id)
+            files, damage = readable_offset_files(letters, letters.metadata.current_snapshot_id)
+            found.damage += map(told, damage)
             found.sources.append(Source(letters, files, ends))
             found.removals = Removals.parse(letters.properties)
             found.problems += _rewound(letters)

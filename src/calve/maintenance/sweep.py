@@ -16,9 +16,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from calve.errors import Corruption
 from calve.maintenance.coverage import Coverage
 from calve.maintenance.gaps import Gaps
-from calve.tables.offset_scan import OffsetFile, OffsetReader, grouped, offset_files
+from calve.maintenance.verification import told
+from calve.tables.offset_scan import (
+    OffsetFile,
+    OffsetReader,
+    grouped,
+    readable_offset_files,
+    stated_offsets,
+)
 from calve.tables.ranges import Ranges
 from calve.tables.removals import Removals
 from calve.tables.runs import Runs
@@ -76,11 +84,15 @@ class PartitionCount:
 
 @dataclass(slots=True)
 class Sweep:
-    """The counts of all partitions, and what is wrong with single files."""
+    """The counts of all partitions, and what is wrong with single files.
+
+    `damage` tells of those that cannot be read: what they hold is not counted.
+    """
 
     partitions: dict[int, PartitionCount]
     unnumbered_rows: int = 0
     problems: list[str] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +119,10 @@ def sweep(
     for partition, end in ends.items():
         before = discarded.ranges(partition).below(end)
         recorded = recorded.merged(Removals({partition: before}))
-    rows = Source(table, offset_files(table, snapshot_id))
-    return _Sweeper(recorded, ends).run([rows, *letters])
+    files, damage = readable_offset_files(table, snapshot_id)
+    found = _Sweeper(recorded, ends).run([Source(table, files), *letters])
+    found.damage[:0] = map(told, damage)
+    return found
 
 
 class _Sweeper:
@@ -116,6 +130,7 @@ class _Sweeper:
         self._recorded = recorded
         self._lock = threading.Lock()
         self._found = Sweep({each: self._partition(each, end) for each, end in ends.items()})
+        self._untold = 0
 
     def run(self, sources: Sequence[Source]) -> Sweep:
         workers = max(1, min(os.cpu_count() or 1, _WORKERS_MAX))
@@ -126,17 +141,31 @@ class _Sweeper:
                     if len(running) >= 2 * workers:
                         running.popleft()[1].result()
                         self._settle(running[0][0])
-                    running.append((part.file, pool.submit(self._count, part)))
+                    running.append((part.file, pool.submit(self._count_readable, part)))
                 for _, future in running:
                     future.result()
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
         for partition in self._found.partitions.values():
             partition.close()
+        if self._untold:
+            self._found.damage.append(f"{self._untold} more files cannot be read")
         return self._found
 
+    def _count_readable(self, part: _Part) -> None:
+        """Count a file; one that is gone or damaged does not keep others from being counted."""
+        try:
+            self._count(part)
+        except Corruption as error:
+            with self._lock:
+                if len(self._found.damage) < _PROBLEMS_MAX:
+                    self._found.damage.append(_unread(part, error))
+                else:
+                    self._untold += 1
+
     def _count(self, part: _Part) -> None:
-        for piece in part.reader.pieces(part.file):
+        reader = part.reader or OffsetReader(part.table, [part.file])
+        for piece in reader.pieces(part.file):
             with self._lock:
                 for number, offsets in piece.offsets.items():
                     self._check_bounds(part.file, offsets)
@@ -179,16 +208,36 @@ class _Sweeper:
 
 
 class _Part(NamedTuple):
+    table: Table
     file: OffsetFile
-    reader: OffsetReader
+    reader: OffsetReader | None  # None if the file needs one of its own
     letter_ends: Mapping[int, int] | None
 
 
 def _parts(source: Source) -> Iterator[_Part]:
     for group in grouped(source.files):
-        reader = OffsetReader(source.table, group)
+        reader = _reader(source.table, group)
         for file in group:
-            yield _Part(file, reader, source.letter_ends)
+            yield _Part(source.table, file, reader, source.letter_ends)
+
+
+def _reader(table: Table, group: Sequence[OffsetFile]) -> OffsetReader | None:
+    """One for all of them, unless deletes of one cannot be read."""
+    try:
+        return OffsetReader(table, group)
+    except Corruption:
+        return None
+
+
+def _unread(part: _Part, error: Corruption) -> str:
+    stated = stated_offsets(part.table, part.file.task.file)
+    held = [
+        f"{each.first}-{each.end} of partition {partition}"
+        for partition, runs in stated.items()
+        for each in Ranges.of_runs(runs)
+    ]
+    said = f"has offsets {', '.join(held)}" if held else "does not say which offsets it has"
+    return f"{part.file.path} cannot be read, and its manifest {said}: {told(error)}"
 
 
 def _first(part: _Part) -> int:

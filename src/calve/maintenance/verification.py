@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from calve.errors import CalveError
 from calve.tables.ranges import Range
 
 
@@ -18,11 +19,15 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What the log holds of a partition, and where it contradicts the table."""
+    """What the log holds of a partition, and where it contradicts the table.
+
+    `lost` are its holes from the committed offset on.
+    """
 
     first: int | None
     durable: int | None
     problems: tuple[str, ...] = ()
+    lost: tuple[Range, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +89,8 @@ class Verification:
     dead_letters: int = 0
     pending_dead_letters: int = 0
     has_table: bool = True
+
+
+def told(error: CalveError) -> str:
+    """An error as one of the problems."""
+    return f"{error.message} ({error.hint})" if error.hint else error.message

@@ -9,13 +9,13 @@ all else is missing, and what is in both is doubled: defects. It changes nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from calve.errors import CalveError, Conflict, InvalidRequest, NotFound
-from calve.maintenance.log_check import TopicLog, opened_log
+from calve.errors import CalveError, Conflict, Corruption, InvalidRequest, NotFound
+from calve.maintenance.log_check import TopicLog, Whereabouts, opened_log
 from calve.maintenance.set_aside import SetAside
 from calve.maintenance.sweep import PartitionCount, Sweep, sweep
 from calve.maintenance.verification import (
@@ -24,6 +24,7 @@ from calve.maintenance.verification import (
     PartitionReport,
     Removed,
     Verification,
+    told,
 )
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
@@ -42,6 +43,8 @@ from calve.tables.translate import translating
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+    from calve.topics.topic import Binding
+
 _AUDITS_MAX: Final = 5
 
 
@@ -51,27 +54,30 @@ def verify_topic(
     *,
     log: Path | None = None,
     own_log: Path | None = None,
+    bound: Callable[[TableName], Mapping[int, Binding]] = lambda _: {},
     with_orphans: bool = False,
 ) -> Verification:
     """Audit the table of a topic, and its log: that in a directory, or the lake's own if it has it.
 
+    `bound` says which of the topic's streams the lake's own log must have.
     A topic that the log has and that has no table yet is held against the log alone. NotFound if
     there is neither, or no topic feeds the table; InvalidRequest if it has deletes that
     only Spark can read; Conflict if its snapshots expire faster than they can be read.
     """
     table_name = _parsed(name)
+    at = Whereabouts(log, own_log, bound)
     try:
         tables = _Tables(catalog, table_name)
     except NotFound:
-        uncommitted = _uncommitted(table_name, log, own_log)
+        uncommitted = _uncommitted(table_name, at)
         if uncommitted is None:
             raise
         return uncommitted
     topic = require_topic(tables.rows, str(table_name))
-    with translating(), opened_log(topic, log, own_log) as in_log:
+    with translating(), opened_log(topic, at) as in_log:
         found = _audited(tables, in_log)
-    orphans = _orphans(_Tables(catalog, table_name)) if with_orphans else None
-    return replace(found, topic=str(topic), table=str(table_name), orphans=orphans)
+    found = replace(found, topic=str(topic), table=str(table_name))
+    return _with_orphans(found, _Tables(catalog, table_name)) if with_orphans else found
 
 
 def _parsed(name: TableName | str) -> TableName:
@@ -103,10 +109,10 @@ class _Tables:
         return {each.snapshot_id for table in tables for each in table.metadata.snapshots}
 
 
-def _uncommitted(topic: TableName, log: Path | None, own_log: Path | None) -> Verification | None:
+def _uncommitted(topic: TableName, at: Whereabouts) -> Verification | None:
     """Of a topic of which nothing was committed: whether its log has every row from the first on;
-    None if the log has no such topic."""
-    with opened_log(topic, log, own_log) as in_log:
+    None if the log has no such topic, and need not have it."""
+    with opened_log(topic, at) as in_log:
         if in_log is None or not in_log.partitions:
             return None
         reports = tuple(_log_report(in_log, each) for each in sorted(in_log.partitions))
@@ -124,6 +130,7 @@ def _uncommitted(topic: TableName, log: Path | None, own_log: Path | None) -> Ve
 
 
 def _log_report(log: TopicLog, partition: int) -> PartitionReport:
+    state = log.check(partition, None, lambda: None)
     return PartitionReport(
         partition=partition,
         committed=0,
@@ -133,9 +140,9 @@ def _log_report(log: TopicLog, partition: int) -> PartitionReport:
         beyond=(),
         removed=(),
         removed_by=(),
-        known_loss=(),
+        known_loss=state.lost if state else (),
         returned=0,
-        log=log.check(partition, None, lambda: None),
+        log=state,
         problems=(),
     )
 
@@ -143,12 +150,20 @@ def _log_report(log: TopicLog, partition: int) -> PartitionReport:
 def _audited(tables: _Tables, log: TopicLog | None) -> Verification:
     """Audit a topic's tables, and again as they are now if what they were expires meanwhile."""
     for _ in range(_AUDITS_MAX):
+        before = tables
         try:
-            return _Audit(tables, log).run()
+            audit = _Audit(tables, log)
+            found = audit.run()
         except (CalveError, OSError):
-            before, tables = tables, tables.again()
+            tables = tables.again()
             if before.snapshot_ids <= tables.snapshot_ids:
                 raise
+            continue
+        if not audit.damage:
+            return found
+        tables = tables.again()
+        if before.snapshot_ids <= tables.snapshot_ids:
+            return found
     raise Conflict(
         f"snapshots of {'.'.join(tables.rows.name())} expire while they are read",
         hint="verify it while nobody expires its snapshots",
@@ -163,6 +178,8 @@ class _Audit:
         self._positions = committed_positions(table)
         self._removals = Removals.parse(table.properties)
         self._aside = SetAside.of(table, tables.letters)
+        # Of files that cannot be read, or that are gone because their snapshot has expired.
+        self.damage = list(self._aside.damage)
 
     def run(self) -> Verification:
         known = {*self._positions, *self._removals.by_partition}
@@ -173,9 +190,10 @@ class _Audit:
         ends = {each: self._end(each) for each in known}
         aside = self._aside
         found = sweep(self._table, snapshot_id, ends, aside.sources, aside.removals)
-        problems = (*found.problems, *aside.problems)
+        self.damage += found.damage
         lost = {each: self._known_loss(each, count) for each, count in found.partitions.items()}
         taken = self._taken_out(found)
+        problems = (*self.damage, *found.problems, *aside.problems)
         reports = tuple(
             self._report(each, found.partitions[each], lost[each], taken[each], in_log.get(each))
             for each in sorted(found.partitions)
@@ -219,12 +237,19 @@ class _Audit:
             spans = Runs.joined([each.gaps.span for each in found.partitions.values()])
             if not len(spans):
                 break
-            for partition, runs in taken_out(table, snapshot, spans).items():
+            for partition, runs in self._taken_out_by(table, snapshot, spans).items():
                 if partition in found.partitions:
                     hits = found.partitions[partition].gaps.explain(runs)
                     if hits:
                         by[partition].append(Removed((snapshot.id,), hits.ranges))
         return by
+
+    def _taken_out_by(self, table: Table, snapshot: Ancestor, spans: Runs) -> dict[int, Runs]:
+        try:
+            return taken_out(table, snapshot, spans)
+        except Corruption as error:
+            self.damage.append(f"what snapshot {snapshot.id} removed cannot be told: {told(error)}")
+            return {}
 
     def _unrecorded(self) -> Iterator[tuple[Table, Ancestor]]:
         letters = self._tables.letters
@@ -262,7 +287,7 @@ class _Audit:
             beyond=count.beyond.ranges,
             removed=removed.ranges,
             removed_by=(*self._recorded_by(partition), *taken),
-            known_loss=lost.ranges,
+            known_loss=lost.merged(Ranges(log.lost)).ranges if log else lost.ranges,
             returned=max(0, recorded.count - count.gaps.removed.count),
             log=log,
             problems=self._problems(partition),
@@ -295,6 +320,14 @@ def _recorded_by(table: Table, partition: int) -> list[Removed]:
 
 def _others(snapshot: Ancestor) -> tuple[int, ...]:
     return tuple(sorted(recorded_ids([(snapshot.id, snapshot.summary)]) - {snapshot.id}))
+
+
+def _with_orphans(found: Verification, tables: _Tables) -> Verification:
+    try:
+        return replace(found, orphans=_orphans(tables))
+    except Corruption as error:
+        problem = f"orphans cannot be listed: {told(error)}"
+        return replace(found, is_sound=False, problems=(*found.problems, problem))
 
 
 def _orphans(tables: _Tables) -> tuple[OrphanFile, ...]:

@@ -19,14 +19,17 @@ from pyiceberg.table import FileScanTask
 from pyiceberg.types import PrimitiveType
 
 from calve.tables.columns import OFFSET, PARTITION
-from calve.tables.planning import all_files, differing_files
+from calve.tables.planning import all_files, differing_files, readable_files
 from calve.tables.reading import FileReader
 from calve.tables.runs import Runs
+from calve.tables.translate import reading_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
+
+    from calve.errors import Corruption
 
 OFFSET_COLUMNS: Final = (PARTITION, OFFSET)
 # Deletes that belong to several files are read once for so many of them.
@@ -72,6 +75,14 @@ def offset_files(table: Table, snapshot_id: int | None) -> list[OffsetFile]:
     return _by_offset(table, all_files(table, snapshot_id))
 
 
+def readable_offset_files(
+    table: Table, snapshot_id: int | None
+) -> tuple[list[OffsetFile], list[Corruption]]:
+    """The same as far as manifests can be read, and what is wrong with the others."""
+    tasks, damage = readable_files(table, snapshot_id)
+    return _by_offset(table, tasks), damage
+
+
 def staged_files(table: Table, files: Iterable[DataFile]) -> list[OffsetFile]:
     """The same for files that were written for a table, and that it does not have yet."""
     return _by_offset(table, (FileScanTask(file) for file in files))
@@ -91,7 +102,8 @@ class OffsetReader:
     """Reads the offsets of some files. For several threads."""
 
     def __init__(self, table: Table, files: Sequence[OffsetFile]) -> None:
-        self._reader = FileReader(table, [file.task for file in files])
+        with reading_file("a file with deletes"):
+            self._reader = FileReader(table, [file.task for file in files])
         self._is_numbered = has_offsets(table)
 
     def pieces(self, file: OffsetFile) -> Iterator[Piece]:

@@ -16,7 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 
 from calve.condition import Condition, Fact
-from calve.errors import InvalidRequest
+from calve.errors import Corruption, InvalidRequest
 from calve.tables.manifests import entries_of, manifests_of, reading_all
 from calve.tables.pruning import fact_to_iceberg, to_iceberg
 
@@ -74,6 +74,35 @@ def files_to_change(table: Table, fact: Fact, *, snapshot_id: int | None) -> lis
 def all_files(table: Table, snapshot_id: int | None) -> list[FileScanTask]:
     """Every file of a snapshot, each with its delete files; InvalidRequest as in changes."""
     return _all_planned(table, _manifests(table, snapshot_id))
+
+
+def readable_files(
+    table: Table, snapshot_id: int | None
+) -> tuple[list[FileScanTask], list[Corruption]]:
+    """The same without those of manifests that cannot be read, for whoever looks for damage; and
+    what is wrong with these."""
+    try:
+        return all_files(table, snapshot_id), []
+    except Corruption:
+        whole, damage = _readable_manifests(table, snapshot_id)
+        return _all_planned(table, whole), damage
+
+
+def _readable_manifests(
+    table: Table, snapshot_id: int | None
+) -> tuple[list[ManifestFile], list[Corruption]]:
+    whole: list[ManifestFile] = []
+    damage: list[Corruption] = []
+    try:
+        for each in _manifests(table, snapshot_id):
+            try:
+                entries_of(each, table.io)
+                whole.append(each)
+            except Corruption as error:
+                damage.append(error)
+    except Corruption as error:
+        damage.append(error)
+    return whole, damage
 
 
 def differing_files(

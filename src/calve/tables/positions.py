@@ -90,7 +90,8 @@ def _parsed(table: Table, name: str, text: str) -> Position:
         raise Corruption(
             f"{'.'.join(table.name())}: the property {name} cannot be read: {error}: {text}",
             hint="set the property back to what it was, with Spark's ALTER TABLE: the metadata "
-            "file before this one has it, and `calve topic verify` tells what the table holds",
+            "file before this one has it, and `calve table query` with --where on _calve_offset "
+            "shows which rows the table has",
             context={"property": name, "value": text},
         ) from error
     return Position(value.log, value.offset, value.checksum, int(value.snapshot))

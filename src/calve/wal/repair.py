@@ -7,6 +7,7 @@ accepted by name. Works on a log that nobody writes; a crash leaves the old segm
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,12 +15,13 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from calve.errors import Conflict, Corruption, InvalidRequest
+from calve.errors import Conflict, Corruption, InvalidRequest, NotFound
 from calve.wal.chain import SegmentChain, find_header, find_link
 from calve.wal.draft import SegmentDraft
 from calve.wal.durable import DurableEnd, DurableFile, read_durable, write_all
 from calve.wal.files import translating
 from calve.wal.frame import Kind, checksum, read_frame
+from calve.wal.group import OFFSET_MAX
 from calve.wal.identity import LogIdentity, read_identity, write_identity
 from calve.wal.layout import segment_numbers, temporary
 from calve.wal.log import Log
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from calve.wal.layout import LogLayout
 
 _NAMES_MAX: Final = 5
+_RANGE: Final = re.compile(r"(\d{1,19})\.\.(\d{1,19})", re.ASCII)
 _GENERATION_UNSEEN: Final = (1 << 32) + 1  # above any that readers may have seen
 
 
@@ -60,13 +63,21 @@ class AcceptedLoss(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
+class Hole(NamedTuple):
+    """Offsets that are lost, with the name of their stream."""
+
+    name: str
+    first: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class RepairReport:
     """What was done, or would be."""
 
     rewritten: list[Path] = field(default_factory=list)
     kept_aside: list[Path] = field(default_factory=list)
-    holes: list[LostRange] = field(default_factory=list)
+    holes: list[Hole] = field(default_factory=list)
 
 
 def repair(
@@ -104,11 +115,42 @@ def _repairing(files: Files, layout: LogLayout) -> Iterator[None]:
             lock.release()
 
 
-def give_up(directory: Path, accepted: Sequence[AcceptedLoss], files: Files) -> None:
-    """Record offsets behind the end of whole streams as lost: the log is older than its tables."""
-    with Log(directory, LogOptions(free_bytes_min=0), files=files, background=False) as log:
+def give_up(
+    files: Files, layout: LogLayout, accepted: Sequence[AcceptedLoss], *, dry_run: bool
+) -> None:
+    """Record offsets behind the end of whole streams as lost: the log is older than its tables.
+
+    All of them or none: NotFound for a stream that is not there, Conflict for other offsets than
+    those that come next.
+    """
+    if dry_run:
+        with _repairing(files, layout):
+            found = Surveyor(files, layout).survey()
+            _require_next({found.name(each): end for each, end in found.ends.items()}, accepted)
+        return
+    with Log(layout.root, LogOptions(free_bytes_min=0), files=files, background=False) as log:
+        _require_next({each.name: log.next_offset(each) for each in log.streams}, accepted)
         for one in accepted:
             log.record_hole(log.stream(one.topic, one.partition), one.first, one.end)
+
+
+def _require_next(ends: dict[str, int], accepted: Sequence[AcceptedLoss]) -> None:
+    """Refuse what cannot be recorded, one after the other, in streams that end there."""
+    for one in accepted:
+        end = ends.get(one.name)
+        if end is None:
+            raise NotFound(
+                f"the log has no topic {one.topic} with partition {one.partition}",
+                hint="`calve wal inspect` shows what it has",
+            )
+        if one.end > OFFSET_MAX:
+            raise InvalidRequest(f"offset {one.end} is too large, {OFFSET_MAX} is the largest")
+        if one.first != end:
+            raise Conflict(
+                f"{one.name} ends at {end}, so {one.first}..{one.end} cannot be recorded as lost",
+                hint="give up what comes next: from there on",
+            )
+        ends[one.name] = one.end
 
 
 def _lose_what_comes_next(found: Survey, accepted: Sequence[AcceptedLoss]) -> None:
@@ -195,7 +237,8 @@ def _plan(files: Files, layout: LogLayout, found: Survey) -> RepairReport:
     damaged = [segment.path for segment in found.segments if segment.damages]
     there = [segment.path for segment in found.segments if not segment.is_missing]
     aside = [aside_path(layout, path, files.map(path)) for path in damaged if path in there]
-    return RepairReport(damaged, aside, found.lost)
+    holes = [Hole(found.name(lost.stream), lost.first, lost.end) for lost in found.lost]
+    return RepairReport(damaged, aside, holes)
 
 
 def aside_path(layout: LogLayout, path: Path, content: memoryview) -> Path:
@@ -433,9 +476,10 @@ def adopt(files: Files, layout: LogLayout) -> LogIdentity:
 def parse_loss(text: str) -> tuple[str | None, int, int]:
     """`A..B` or `NAME:A..B`."""
     name, colon, numbers = text.rpartition(":")
-    first, dots, end = numbers.partition("..")
-    if not dots or not first.isdigit() or not end.isdigit() or int(first) >= int(end):
+    found = _RANGE.fullmatch(numbers)
+    first, end = (int(found[1]), int(found[2])) if found else (0, 0)
+    if first >= end:
         raise InvalidRequest(
             f"{text!r} is not a range of offsets", hint="write A..B: from A up to, not including, B"
         )
-    return (name if colon else None), int(first), int(end)
+    return (name if colon else None), first, end

@@ -82,12 +82,16 @@ class Stager:
             self._counters.took_batch(rows=rows, pieces=written, bytes_max=bytes_max)
         except BaseException:
             # Its caller does not know whether the rows are in it.
-            self._is_broken = written > 0
+            self._is_broken |= written > 0
             if not written:
                 # Nobody wants the columns of a batch that was refused.
                 self._fitter = fitter
             raise
         return rows
+
+    def spoil(self) -> None:
+        """Have nothing committed: batches that belong together are not all here."""
+        self._is_broken = True
 
     def finish(self) -> Sequence[DataFile]:
         """All files so far, closed."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final
@@ -62,6 +64,8 @@ class Transaction:
         self._lock = threading.RLock()
         # How many batches are being written: more than one where rows write rows as they are read.
         self._depth = 0
+        # How many calls with many batches are under way: others may write between two of them.
+        self._calls = 0
         counters.count("transactions_begun")
 
     def write(self, data: object, bounds: Bounds) -> WriteResult:
@@ -80,12 +84,33 @@ class Transaction:
             finally:
                 self._depth -= 1
 
+    def write_all(self, batches: Iterable[object], bounds: Callable[[], Bounds]) -> WriteResult:
+        """Write batches as they come. Nothing of them can be committed if one fails behind others,
+        or while they are being written."""
+        rows = taken = 0
+        with self._in_call():
+            try:
+                for batch in batches:
+                    rows += self.write(batch, bounds()).rows
+                    taken += 1
+            except BaseException as error:
+                # An interrupt may have come before the batch was counted.
+                if taken or not isinstance(error, Exception):
+                    with self._lock:
+                        self._stager.spoil()
+                raise
+        return WriteResult(self.id, rows)
+
     def commit(self, bounds: Bounds) -> WriteResult:
         """Make all rows part of the table. After an error it may be called again."""
         self._require_own()
         with self._lock:
             self._require_open()
             self._require_idle()
+            if self._calls:
+                raise InvalidRequest(
+                    f"batches of {self.id} are being written", hint="commit it when all are"
+                )
             if not self._stager.finish():
                 return self._committed(None, 0)
             try:
@@ -108,6 +133,17 @@ class Transaction:
             self.fate = f"was rolled back ({reason})"
             self._stager.discard(held=self._commit.held_files if self._commit else ())
             self._counters.rolled_back(reason)
+
+    @contextmanager
+    def _in_call(self) -> Iterator[None]:
+        self._require_own()
+        with self._lock:
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
 
     @property
     def _is_under_way(self) -> bool:

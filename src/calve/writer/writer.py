@@ -85,14 +85,14 @@ class IcebergTableWriter:
     def write_batches(
         self, batches: Iterable[object], transaction_id: str | None = None
     ) -> WriteResult:
-        """Write many batches as they come, in one transaction."""
+        """Write many batches as they come, in one transaction.
 
-        def write_all(transaction: Transaction) -> WriteResult:
-            each = [batches] if _is_one(batches) else batches
-            rows = sum(transaction.write(batch, self._bounds).rows for batch in each)
-            return WriteResult(transaction.id, rows)
-
-        return self._write(write_all, transaction_id)
+        If one fails behind others, a transaction that they have joined can only be rolled back.
+        """
+        each = [batches] if _is_one(batches) else batches
+        return self._write(
+            lambda transaction: transaction.write_all(each, lambda: self._bounds), transaction_id
+        )
 
     def commit_transaction(self, transaction_id: str) -> WriteResult:
         """Make all rows of a transaction part of the table, in one snapshot.

@@ -1,0 +1,37 @@
+"""Which streams of a topic the lake's own log must have, as the registry says.
+
+A registry that several machines share does not say on which of them a log is: where there is no log
+at all, it is taken to be on another one.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from calve.errors import NotFound
+from calve.state import open_state, state_kind
+from calve.topics.registry import TopicRegistry
+from calve.wal import OsFiles
+from calve.wal.layout import LogLayout, is_log
+
+if TYPE_CHECKING:
+    from calve.model import TableName
+    from calve.settings import Settings
+    from calve.topics.topic import Binding
+
+
+def streams_bound_here(settings: Settings, topic: TableName) -> dict[int, Binding]:
+    """By partition: what this lake's ingest process has taken in, if it ever took in anything."""
+    assert settings.wal.path is not None
+    is_own = state_kind(settings) == "sqlite" or is_log(OsFiles(), LogLayout(settings.wal.path))
+    if not is_own:
+        return {}
+    try:
+        with closing(open_state(settings, create=False)) as state:
+            found = TopicRegistry(state).find(topic)
+    except NotFound:
+        return {}
+    partition = settings.ingest.partition
+    bound = found.partitions.get(partition) if found else None
+    return {} if bound is None else {partition: bound}
