@@ -356,6 +356,7 @@ class IcebergManager:
             log=Path(log) if log is not None else None,
             own_log=self._lake.settings.wal.path,
             with_orphans=orphans,
+            settings=self._lake.settings,
         )
 
     def evolve_schema(self, table: str, *changes: SchemaChange) -> TableDescription:

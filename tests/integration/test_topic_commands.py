@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from calve.cli import main
 from calve.lake import Lake
+from calve.model import TableName
 from calve.settings import Settings, load_settings
 from calve.tables.commit import TableCommit
 from calve.tables.staging import Edit
+from tests.fakes.pipelines import site
 from tests.fakes.topic_table import data_files, feed, make_topic_table, topic_rows
 
 
@@ -85,6 +88,28 @@ def test_a_topic_of_which_nothing_was_committed_ends_with_0(
     assert "new: nothing was committed yet, and its log holds 2 offsets; there is no table" in err
     code, out, _ = shell("topic", "verify", "new", "--json")
     assert (json.loads(out)["has_table"], json.loads(out)["is_sound"]) == (False, True)
+
+
+@pytest.mark.parametrize("keeps_log", [True, False])
+def test_a_topic_whose_table_is_gone_ends_with_7_and_what_to_do(
+    shell: Shell, settings: Settings, *, keeps_log: bool
+) -> None:
+    with site(settings) as made:
+        made.send("orders", [{"id": 1}, {"id": 2}])
+        assert made.pipeline().drain(30)
+        made.catalog.rename_table("orders", TableName.parse("elsewhere"))
+    if not keeps_log:
+        assert settings.wal.path is not None
+        shutil.rmtree(settings.wal.path)
+    code, out, err = shell("topic", "verify", "orders")
+    assert code == 7
+    assert out.splitlines()[1].split()[:3] == ["0", "2", "0"]
+    assert "the table of topic orders is gone" in err
+    assert "2 offsets were committed to it" in err
+    assert "give the table its name back" in err
+    assert "NOT SOUND" in err
+    code, out, _ = shell("topic", "verify", "orders", "--json")
+    assert (code, json.loads(out)["has_table"], json.loads(out)["is_sound"]) == (7, False, False)
 
 
 def test_what_is_no_topic_ends_with_4(shell: Shell) -> None:

@@ -9,13 +9,14 @@ all else is missing, and what is in both is doubled: defects. It changes nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calve.errors import CalveError, Conflict, InvalidRequest, NotFound
 from calve.maintenance.log_check import TopicLog, opened_log
+from calve.maintenance.published import published_offsets
 from calve.maintenance.set_aside import SetAside
 from calve.maintenance.sweep import PartitionCount, Sweep, sweep
 from calve.maintenance.verification import (
@@ -28,7 +29,7 @@ from calve.maintenance.verification import (
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.dead_letters import files_named_by, find_dead_letter_table
-from calve.tables.feeding import feeding_topic, require_topic
+from calve.tables.feeding import feeding_topic, require_topic, table_gone
 from calve.tables.losses import known_losses
 from calve.tables.orphans import data_orphans
 from calve.tables.positions import Position, committed_position, committed_positions
@@ -42,6 +43,9 @@ from calve.tables.translate import translating
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+    from calve.settings import Settings
+    from calve.state import CommittedOffset
+
 _AUDITS_MAX: Final = 5
 
 
@@ -52,21 +56,27 @@ def verify_topic(
     log: Path | None = None,
     own_log: Path | None = None,
     with_orphans: bool = False,
+    settings: Settings | None = None,
 ) -> Verification:
     """Audit the table of a topic, and its log: that in a directory, or the lake's own if it has it.
 
-    A topic that the log has and that has no table yet is held against the log alone. NotFound if
-    there is neither, or no topic feeds the table; InvalidRequest if it has deletes that
-    only Spark can read; Conflict if its snapshots expire faster than they can be read.
+    A topic that the log has and that has no table yet is held against the log alone; the state of
+    the `settings` tells it from one whose table is gone. NotFound if there is neither, or no topic
+    feeds the table; InvalidRequest if it has deletes that only Spark can read; Conflict if its
+    snapshots expire faster than they can be read.
     """
     table_name = _parsed(name)
     try:
         tables = _Tables(catalog, table_name)
     except NotFound:
-        uncommitted = _uncommitted(table_name, log, own_log)
-        if uncommitted is None:
-            raise
-        return uncommitted
+        committed = published_offsets(settings, table_name) if settings else {}
+        # Looked for again: the first commit may have come meanwhile.
+        if catalog.find_table(table_name) is None:
+            uncommitted = _uncommitted(table_name, committed, log, own_log)
+            if uncommitted is None:
+                raise
+            return uncommitted
+        tables = _Tables(catalog, table_name)
     topic = require_topic(tables.rows, str(table_name))
     with translating(), opened_log(topic, log, own_log) as in_log:
         found = _audited(tables, in_log)
@@ -103,30 +113,44 @@ class _Tables:
         return {each.snapshot_id for table in tables for each in table.metadata.snapshots}
 
 
-def _uncommitted(topic: TableName, log: Path | None, own_log: Path | None) -> Verification | None:
-    """Of a topic of which nothing was committed: whether its log has every row from the first on;
-    None if the log has no such topic."""
+def _uncommitted(
+    topic: TableName,
+    committed: Mapping[int, CommittedOffset],
+    log: Path | None,
+    own_log: Path | None,
+) -> Verification | None:
+    """Of a topic without a table: whether its log has every row from the first on, and the table
+    is not gone; None if the log has no such topic, and nothing was committed."""
     with opened_log(topic, log, own_log) as in_log:
-        if in_log is None or not in_log.partitions:
+        partitions = (in_log.partitions if in_log else set()) | set(committed)
+        if not partitions:
             return None
-        reports = tuple(_log_report(in_log, each) for each in sorted(in_log.partitions))
+        ends = {each: at.offset for each, at in committed.items()}
+        reports = tuple(_log_report(in_log, each, ends.get(each, 0)) for each in sorted(partitions))
+    problems = (_gone(topic, sum(ends.values())),) if committed else ()
     return Verification(
         topic=str(topic),
         table=str(topic),
         snapshot_id=None,
-        is_sound=all(each.is_sound for each in reports),
+        is_sound=not problems and all(each.is_sound for each in reports),
         rows=0,
         unnumbered_rows=0,
         partitions=reports,
-        problems=(),
+        problems=problems,
         has_table=False,
     )
 
 
-def _log_report(log: TopicLog, partition: int) -> PartitionReport:
+def _gone(topic: TableName, count: int) -> str:
+    error = table_gone(topic)
+    were = "1 offset was" if count == 1 else f"{count:,} offsets were"
+    return f"{error.message}, although {were} committed to it ({error.hint})"
+
+
+def _log_report(log: TopicLog | None, partition: int, committed: int) -> PartitionReport:
     return PartitionReport(
         partition=partition,
-        committed=0,
+        committed=committed,
         rows=0,
         missing=(),
         doubled=(),
@@ -135,7 +159,7 @@ def _log_report(log: TopicLog, partition: int) -> PartitionReport:
         removed_by=(),
         known_loss=(),
         returned=0,
-        log=log.check(partition, None, lambda: None),
+        log=log.check(partition, None, lambda: None) if log else None,
         problems=(),
     )
 
