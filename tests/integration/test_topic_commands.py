@@ -77,6 +77,16 @@ def test_a_defect_ends_with_7_and_its_ranges(shell: Shell, settings: Settings) -
     assert partition["removed_by"][0]["ranges"] == partition["removed"]
 
 
+def test_removed_offsets_are_listed_once(shell: Shell, settings: Settings) -> None:
+    with Lake(settings) as lake:
+        for condition in ("id < 3", "id = 3", "id > 3 and id < 9"):
+            lake.tables.delete_data("t", condition, flush=False)
+    _, out, _ = shell("topic", "verify", "t")
+    lines = [line.split() for line in out.splitlines() if line.startswith("removed")]
+    assert [line[2:4] for line in lines] == [["0-3", "3"], ["3-4", "1"], ["4-9", "5"]]
+    assert all("snapshot" in line for line in lines)
+
+
 def test_a_topic_of_which_nothing_was_committed_ends_with_0(
     shell: Shell, settings: Settings
 ) -> None:
