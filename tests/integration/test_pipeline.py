@@ -127,6 +127,25 @@ def test_what_a_table_reached_is_published_at_the_start(lake_site: Site) -> None
     lake_site.require_each_once("orders", 2)
 
 
+def test_paused_topics_are_not_waited_for_when_the_pipeline_ends(
+    lake_site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake_site.send("orders", rows(1, 2))
+    lake_site.send("events", rows(1))
+    lake_site.state.pause_pipeline(lake_site.intake.topics.topic(TableName.parse("orders")).id)
+    with caplog.at_level("INFO"):
+        assert lake_site.pipeline().drain(5)
+    assert "paused, and not waited for: orders; their rows stay in the log" in caplog.text
+    assert (lake_site.committed("orders"), lake_site.committed("events")) == (0, 1)
+    lake_site.state.pause_pipeline()
+    lake_site.send("events", rows(2))
+    assert lake_site.pipeline().drain(5)
+    assert lake_site.committed("events") == 1
+    lake_site.state.resume_pipeline()
+    assert lake_site.pipeline().drain(30)
+    assert (lake_site.committed("orders"), lake_site.committed("events")) == (2, 2)
+
+
 def test_rows_wait_for_their_age_and_not_for_a_flush_that_is_asked_for(
     make_settings: MakeSettings,
 ) -> None:
