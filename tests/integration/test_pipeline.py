@@ -190,6 +190,33 @@ def test_a_topic_has_its_own_words_about_when(make_settings: MakeSettings) -> No
         assert made.catalog.find_table("slow") is None
 
 
+def test_many_bytes_do_not_wait_and_a_topic_has_its_own_bounds_of_bytes_and_age(
+    make_settings: MakeSettings,
+) -> None:
+    large = {"note": "x" * 2_000}
+    with site(make_settings(**PATIENT, pipeline__bytes_max=100_000)) as made:
+        clock = HandClock(SystemClock().now())
+        pipeline = made.pipeline(clock=clock)
+        own = {"small": {"bytes_max": 10_000}, "young": {"interval_ms": 1_000}, "common": {}}
+        for topic, flush in own.items():
+            made.create(topic, schema={"note": "string"}, flush=flush)
+        pipeline.run_cycle()
+
+        def committed_after(count: int) -> dict[str, int]:
+            for topic in own if count else ():
+                made.send(topic, [large] * count)
+            pipeline.run_cycle()
+            return {topic: made.committed(topic) for topic in own}
+
+        assert committed_after(3) == {"small": 0, "young": 0, "common": 0}
+        assert committed_after(3) == {"small": 6, "young": 0, "common": 0}
+        clock.pass_seconds(1.1)
+        assert committed_after(0) == {"small": 6, "young": 6, "common": 0}
+        assert committed_after(50)["common"] == 56
+        for topic in own:
+            made.require_each_once(topic, made.committed(topic))
+
+
 def test_a_trickle_makes_fewer_files_and_says_so(make_settings: MakeSettings) -> None:
     clock = HandClock(SystemClock().now())
     with site(make_settings(**PATIENT), clock=clock) as made:
