@@ -359,6 +359,7 @@ class IcebergManager:
             own_log=self._lake.settings.wal.path,
             bound=partial(streams_bound_here, self._lake.settings),
             with_orphans=orphans,
+            settings=self._lake.settings,
         )
 
     def evolve_schema(self, table: str, *changes: SchemaChange) -> TableDescription:

@@ -25,12 +25,20 @@ SCHEMA = {"id": "long", "at": "timestamptz", "amount": "double"}
 BURSTS_MAX = 12
 _IDS = 1_000_000_000
 _BATCH_ROWS = 50
+_STEP_TURNS = 20  # a turn takes a tenth of a second or more
+_STEPS_MAX = 300
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def rows_of(first: int, turn: int) -> list[dict[str, Any]]:
-    """Rows with ids that nobody else sends, and now and then a column that is new."""
-    more = {f"c{(turn // 20) % 8}": turn, "place": {f"p{(turn // 30) % 4}": "x", "all": [turn]}}
+    """Rows with ids that nobody else sends, and every few seconds a column that is new.
+
+    It stands by itself or inside of another, in turns.
+    """
+    step = min(turn // _STEP_TURNS, _STEPS_MAX)
+    place: dict[str, Any] = {"all": [turn]}
+    more: dict[str, Any] = {"place": place}
+    (place if step % 2 else more)[f"c{step}"] = turn
     return [
         {"id": first + n, "at": _BEGIN + timedelta(hours=turn), "amount": n / 4, **more}
         for n in range(_BATCH_ROWS)

@@ -62,6 +62,7 @@ class Place:
     chance: random.Random
     kills: Counter[str] = field(default_factory=Counter)
     driver: subprocess.Popen[str] | None = None
+    evolved_before: int | None = None  # when the first was killed
     # Ids of rows that no producer sends.
     fresh: Iterator[int] = field(default_factory=lambda: count(1_000_000_000_000))
 
@@ -114,6 +115,16 @@ class Place:
             self._work_a_while()
             self._kill_now(kind, driver)
         self.kills[kind] += 1
+        if self.evolved_before is None:
+            self.evolved_before = self.evolutions()
+
+    def evolutions(self) -> int:
+        """How often a table got new columns."""
+        with LakeCatalog(self.settings) as catalog:
+            tables = (catalog.find_table(topic) for topic in self.acknowledged())
+            return sum(
+                max(each.schema_id for each in table.metadata.schemas) for table in tables if table
+            )
 
     def _make_topics(self, times: int) -> None:
         """As many more as need a table; the producers have made all of theirs after a while."""
@@ -232,12 +243,16 @@ def require_once(place: Place) -> str:
             names = [Path(each.path).name for each in verified.orphans]
             assert all(name.startswith("offsets-") for name in names), names
     total = sum(map(len, acknowledged.values()))
+    evolved = place.evolutions()
+    evolved_later = evolved - (place.evolved_before or 0)
     told = (
         f"{place.kills.total()} kills: {dict(place.kills)}\n"
-        f"{total} rows acknowledged, {lost} lost, {doubled} doubled, {orphans} files left over"
+        f"{total} rows acknowledged, {lost} lost, {doubled} doubled, {orphans} files left over\n"
+        f"{evolved} evolutions of tables, {evolved_later} of them after the first kill"
     )
     assert (lost, doubled, unknown) == (0, 0, 0), told
     assert total > 0
+    assert evolved_later > 0, told
     return told
 
 

@@ -127,6 +127,25 @@ def test_what_a_table_reached_is_published_at_the_start(lake_site: Site) -> None
     lake_site.require_each_once("orders", 2)
 
 
+def test_paused_topics_are_not_waited_for_when_the_pipeline_ends(
+    lake_site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake_site.send("orders", rows(1, 2))
+    lake_site.send("events", rows(1))
+    lake_site.state.pause_pipeline(lake_site.intake.topics.topic(TableName.parse("orders")).id)
+    with caplog.at_level("INFO"):
+        assert lake_site.pipeline().drain(5)
+    assert "paused, and not waited for: orders; their rows stay in the log" in caplog.text
+    assert (lake_site.committed("orders"), lake_site.committed("events")) == (0, 1)
+    lake_site.state.pause_pipeline()
+    lake_site.send("events", rows(2))
+    assert lake_site.pipeline().drain(5)
+    assert lake_site.committed("events") == 1
+    lake_site.state.resume_pipeline()
+    assert lake_site.pipeline().drain(30)
+    assert (lake_site.committed("orders"), lake_site.committed("events")) == (2, 2)
+
+
 def test_rows_wait_for_their_age_and_not_for_a_flush_that_is_asked_for(
     make_settings: MakeSettings,
 ) -> None:
@@ -169,6 +188,33 @@ def test_a_topic_has_its_own_words_about_when(make_settings: MakeSettings) -> No
         assert pipeline.run_cycle().rows == 1
         assert made.rows("quick") == [{"id": 1}]
         assert made.catalog.find_table("slow") is None
+
+
+def test_many_bytes_do_not_wait_and_a_topic_has_its_own_bounds_of_bytes_and_age(
+    make_settings: MakeSettings,
+) -> None:
+    large = {"note": "x" * 2_000}
+    with site(make_settings(**PATIENT, pipeline__bytes_max=100_000)) as made:
+        clock = HandClock(SystemClock().now())
+        pipeline = made.pipeline(clock=clock)
+        own = {"small": {"bytes_max": 10_000}, "young": {"interval_ms": 1_000}, "common": {}}
+        for topic, flush in own.items():
+            made.create(topic, schema={"note": "string"}, flush=flush)
+        pipeline.run_cycle()
+
+        def committed_after(count: int) -> dict[str, int]:
+            for topic in own if count else ():
+                made.send(topic, [large] * count)
+            pipeline.run_cycle()
+            return {topic: made.committed(topic) for topic in own}
+
+        assert committed_after(3) == {"small": 0, "young": 0, "common": 0}
+        assert committed_after(3) == {"small": 6, "young": 0, "common": 0}
+        clock.pass_seconds(1.1)
+        assert committed_after(0) == {"small": 6, "young": 6, "common": 0}
+        assert committed_after(50)["common"] == 56
+        for topic in own:
+            made.require_each_once(topic, made.committed(topic))
 
 
 def test_a_trickle_makes_fewer_files_and_says_so(make_settings: MakeSettings) -> None:

@@ -201,3 +201,14 @@ def test_a_lake_that_is_not_there_is_told(
     line = ["calve", "pipeline", "status", "--data", str(tmp_path / "none")]
     assert run_command(line, monkeypatch, capsys).code == NotFound.exit_code
     assert not (tmp_path / "none").exists()
+
+
+def test_a_flush_that_is_held_up_names_what_to_resume_and_no_more(place: Place) -> None:
+    place.state.take_lease(PIPELINE_LEASE, "somebody", 60)
+    flush = ("topic", "flush", "events", "--timeout", "0.1")
+    place.state.pause_pipeline(place.topic().id)
+    told = place.command(*flush)
+    assert told.code == 6
+    assert "the topic is paused: `calve pipeline resume events`" in told.err
+    place.state.pause_pipeline()
+    assert "the pipeline is paused: `calve pipeline resume` has" in place.command(*flush).err

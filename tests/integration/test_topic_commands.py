@@ -17,6 +17,7 @@ from calve.tables.commit import TableCommit
 from calve.tables.staging import Edit
 from calve.topics.topic import Binding
 from calve.wal import Log, LogOptions
+from tests.fakes.pipelines import site
 from tests.fakes.topic_table import data_files, feed, make_topic_table, topic_rows
 
 
@@ -96,6 +97,16 @@ def test_a_committed_offset_that_cannot_be_read_says_what_else_to_do(
     assert (found[0], len(json.loads(found[1]))) == (0, 2)
 
 
+def test_removed_offsets_are_listed_once(shell: Shell, settings: Settings) -> None:
+    with Lake(settings) as lake:
+        for condition in ("id < 3", "id = 3", "id > 3 and id < 9"):
+            lake.tables.delete_data("t", condition, flush=False)
+    _, out, _ = shell("topic", "verify", "t")
+    lines = [line.split() for line in out.splitlines() if line.startswith("removed")]
+    assert [line[2:4] for line in lines] == [["0-3", "3"], ["3-4", "1"], ["4-9", "5"]]
+    assert all("snapshot" in line for line in lines)
+
+
 def test_a_topic_of_which_nothing_was_committed_ends_with_0(
     shell: Shell, settings: Settings
 ) -> None:
@@ -107,6 +118,28 @@ def test_a_topic_of_which_nothing_was_committed_ends_with_0(
     assert "new: nothing was committed yet, and its log holds 2 offsets; there is no table" in err
     code, out, _ = shell("topic", "verify", "new", "--json")
     assert (json.loads(out)["has_table"], json.loads(out)["is_sound"]) == (False, True)
+
+
+@pytest.mark.parametrize("keeps_log", [True, False])
+def test_a_topic_whose_table_is_gone_ends_with_7_and_what_to_do(
+    shell: Shell, settings: Settings, *, keeps_log: bool
+) -> None:
+    with site(settings) as made:
+        made.send("orders", [{"id": 1}, {"id": 2}])
+        assert made.pipeline().drain(30)
+        made.catalog.rename_table("orders", TableName.parse("elsewhere"))
+    if not keeps_log:
+        assert settings.wal.path is not None
+        shutil.rmtree(settings.wal.path)
+    code, out, err = shell("topic", "verify", "orders")
+    assert code == 7
+    assert out.splitlines()[1].split()[:3] == ["0", "2", "0"]
+    assert "the table of topic orders is gone" in err
+    assert "2 offsets were committed to it" in err
+    assert "give the table its name back" in err
+    assert "NOT SOUND" in err
+    code, out, _ = shell("topic", "verify", "orders", "--json")
+    assert (code, json.loads(out)["has_table"], json.loads(out)["is_sound"]) == (7, False, False)
 
 
 def test_what_is_no_topic_ends_with_4(shell: Shell) -> None:

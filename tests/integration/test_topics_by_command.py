@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -273,3 +277,30 @@ def test_the_environment_names_a_service_like_the_option(
     gone = command("topic", "list", "--server", serving.addresses.flight)
     assert gone.code == 6
     assert "calve up" in gone.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_flush_that_waits_ends_at_once_when_it_is_interrupted(
+    data: Path, number: signal.Signals
+) -> None:
+    settings = settings_of(data, ingest__http_port=0, ingest__flight_port=0)
+    run = "from calve.cli.main import calve; calve()"
+    words = ["topic", "flush", "orders", "--timeout", "25", "--data", str(data)]
+    with calve.open(settings) as lake, lake.serve():
+        lake.produce("orders", [{"id": 1}])
+        flush = subprocess.Popen(
+            [sys.executable, "-c", run, *words], stderr=subprocess.PIPE, text=True
+        )
+        try:
+            while not lake.intake.state.flush_requests():
+                assert flush.poll() is None
+                time.sleep(0.01)
+            begun = time.monotonic()
+            flush.send_signal(number)
+            _, words_told = flush.communicate(timeout=30)
+        finally:
+            flush.kill()
+            flush.wait()
+        assert flush.returncode == 130
+        assert "Traceback" not in words_told
+        assert time.monotonic() - begun < 3  # within one, on a machine that is not busy

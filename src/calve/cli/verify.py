@@ -12,6 +12,7 @@ from calve.cli.opened import opened
 from calve.cli.options import Call, common_options
 from calve.cli.output import counted, print_json, print_table, say
 from calve.errors import Corruption
+from calve.maintenance.removed import removed_with_snapshots
 from calve.maintenance.verification import PartitionReport, Verification
 from calve.tables.ranges import Range
 
@@ -110,9 +111,8 @@ def _ranges(report: PartitionReport) -> Iterator[tuple[object, ...]]:
     for what, ranges in plain.items():
         for each in ranges:
             yield _row(what, report, each, None)
-    by = {each: removed.snapshot_ids for removed in report.removed_by for each in removed.ranges}
-    for each in sorted({*report.removed, *by}):
-        named = ", ".join(f"snapshot {number}" for number in by.get(each, ()))
+    for each, snapshot_ids in removed_with_snapshots(report.removed, report.removed_by):
+        named = ", ".join(f"snapshot {number}" for number in snapshot_ids)
         yield _row("removed", report, each, named or None)
 
 

@@ -113,13 +113,27 @@ class Link:
                 lambda late: late.add_done_callback(_cancel),
             )
 
-    def act(self, name: str, body: object, timeout_seconds: float | None = 30.0) -> Any:
+    def act(
+        self,
+        name: str,
+        body: object,
+        timeout_seconds: float | None = 30.0,
+        *,
+        may_be_left: bool = False,
+    ) -> Any:
+        """What the service answers; an interrupt is heard after that, unless it `may_be_left`."""
         from pyarrow import flight
 
         with self.translating():
             action = flight.Action(name, msgspec.json.encode(body))
-            results = self._connected().do_action(action, options=self._options(timeout_seconds))
-            content = [result.body.to_pybytes() for result in results]
+            client, options = self._connected(), self._options(timeout_seconds)
+
+            def performed() -> list[bytes]:
+                results = client.do_action(action, options=options)
+                return [result.body.to_pybytes() for result in results]
+
+            # It cannot be cancelled: the service goes on with what is left, until its time is over.
+            content = interruptibly(performed, lambda _: None) if may_be_left else performed()
         self.was_reached = True
         return msgspec.json.decode(content[0])
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from calve.errors import CalveError, Conflict, Corruption, InvalidRequest, NotFound
 from calve.maintenance.log_check import TopicLog, Whereabouts, opened_log
+from calve.maintenance.published import published_offsets
 from calve.maintenance.set_aside import SetAside
 from calve.maintenance.sweep import PartitionCount, Sweep, sweep
 from calve.maintenance.verification import (
@@ -29,7 +30,7 @@ from calve.maintenance.verification import (
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.dead_letters import files_named_by, find_dead_letter_table
-from calve.tables.feeding import feeding_topic, require_topic
+from calve.tables.feeding import feeding_topic, require_topic, table_gone
 from calve.tables.losses import known_losses
 from calve.tables.orphans import data_orphans
 from calve.tables.positions import Position, committed_position, committed_positions
@@ -43,6 +44,8 @@ from calve.tables.translate import translating
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+    from calve.settings import Settings
+    from calve.state import CommittedOffset
     from calve.topics.topic import Binding
 
 _AUDITS_MAX: Final = 5
@@ -56,23 +59,29 @@ def verify_topic(
     own_log: Path | None = None,
     bound: Callable[[TableName], Mapping[int, Binding]] = lambda _: {},
     with_orphans: bool = False,
+    settings: Settings | None = None,
 ) -> Verification:
     """Audit the table of a topic, and its log: that in a directory, or the lake's own if it has it.
 
     `bound` says which of the topic's streams the lake's own log must have.
-    A topic that the log has and that has no table yet is held against the log alone. NotFound if
-    there is neither, or no topic feeds the table; InvalidRequest if it has deletes that
-    only Spark can read; Conflict if its snapshots expire faster than they can be read.
+    A topic that the log has and that has no table yet is held against the log alone; the state of
+    the `settings` tells it from one whose table is gone. NotFound if there is neither, or no topic
+    feeds the table; InvalidRequest if it has deletes that only Spark can read; Conflict if its
+    snapshots expire faster than they can be read.
     """
     table_name = _parsed(name)
     at = Whereabouts(log, own_log, bound)
     try:
         tables = _Tables(catalog, table_name)
     except NotFound:
-        uncommitted = _uncommitted(table_name, at)
-        if uncommitted is None:
-            raise
-        return uncommitted
+        committed = published_offsets(settings, table_name) if settings else {}
+        # Looked for again: the first commit may have come meanwhile.
+        if catalog.find_table(table_name) is None:
+            uncommitted = _uncommitted(table_name, committed, at)
+            if uncommitted is None:
+                raise
+            return uncommitted
+        tables = _Tables(catalog, table_name)
     topic = require_topic(tables.rows, str(table_name))
     with translating(), opened_log(topic, at) as in_log:
         found = _audited(tables, in_log)
@@ -109,31 +118,43 @@ class _Tables:
         return {each.snapshot_id for table in tables for each in table.metadata.snapshots}
 
 
-def _uncommitted(topic: TableName, at: Whereabouts) -> Verification | None:
-    """Of a topic of which nothing was committed: whether its log has every row from the first on;
-    None if the log has no such topic, and need not have it."""
+def _uncommitted(
+    topic: TableName, committed: Mapping[int, CommittedOffset], at: Whereabouts
+) -> Verification | None:
+    """Of a topic without a table: whether its log has every row from the first on, and the table
+    is not gone; None if the log has no such topic and need not have it, and nothing was committed.
+    """
     with opened_log(topic, at) as in_log:
-        if in_log is None or not in_log.partitions:
+        partitions = (set(in_log.partitions) if in_log else set()) | set(committed)
+        if not partitions:
             return None
-        reports = tuple(_log_report(in_log, each) for each in sorted(in_log.partitions))
+        ends = {each: at.offset for each, at in committed.items()}
+        reports = tuple(_log_report(in_log, each, ends.get(each, 0)) for each in sorted(partitions))
+    problems = (_gone(topic, sum(ends.values())),) if committed else ()
     return Verification(
         topic=str(topic),
         table=str(topic),
         snapshot_id=None,
-        is_sound=all(each.is_sound for each in reports),
+        is_sound=not problems and all(each.is_sound for each in reports),
         rows=0,
         unnumbered_rows=0,
         partitions=reports,
-        problems=(),
+        problems=problems,
         has_table=False,
     )
 
 
-def _log_report(log: TopicLog, partition: int) -> PartitionReport:
-    state = log.check(partition, None, lambda: None)
+def _gone(topic: TableName, count: int) -> str:
+    error = table_gone(topic)
+    were = "1 offset was" if count == 1 else f"{count:,} offsets were"
+    return f"{error.message}, although {were} committed to it ({error.hint})"
+
+
+def _log_report(log: TopicLog | None, partition: int, committed: int) -> PartitionReport:
+    state = log.check(partition, None, lambda: None) if log else None
     return PartitionReport(
         partition=partition,
-        committed=0,
+        committed=committed,
         rows=0,
         missing=(),
         doubled=(),

@@ -83,8 +83,20 @@ class Backlog:
                 yield at.topic_id
 
     def is_empty(self) -> bool:
-        """Whether nothing was left in any log when it was last looked at."""
-        return not any(self._has_waiting(feed) for feed in self._feeds.values())
+        """Whether nothing was left in any log when last looked at, but for what is paused."""
+        return not any(
+            self._has_waiting(feed)
+            for feed in self._feeds.values()
+            if feed.is_busy or not self._orders.holds_back(feed.topic.id)
+        )
+
+    def held_back(self) -> list[TableName]:
+        """The topics that have rows and are paused."""
+        return sorted(
+            feed.topic.name
+            for feed in self._feeds.values()
+            if self._has_waiting(feed) and self._orders.holds_back(feed.topic.id)
+        )
 
     def _follow_topics(self) -> None:
         self._decoded = {

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 _LOCAL_TASKS: Final = re.compile(r"local\[(\d+)[,\]]")
 _DRAIN_PAUSE_SECONDS: Final = 0.05
+_NAMED_MAX: Final = 10
 
 
 class RunPieces(Protocol):
@@ -156,7 +157,10 @@ class Pipeline:
                 until.wait(self._settings.pipeline.cycle_interval_ms / 1000)
 
     def drain(self, timeout_seconds: float) -> bool:
-        """Bring everything that waits into the tables; whether that was done in time."""
+        """Bring everything that waits into the tables; whether that was done in time.
+
+        Topics that are paused are not waited for.
+        """
         deadline = self._clock.monotonic() + timeout_seconds
         self._backlog.is_draining = True
         pause = threading.Event()
@@ -164,6 +168,7 @@ class Pipeline:
             while True:
                 report = self.run_cycle()
                 if self._backlog.is_empty():
+                    self._tell_of_held_back()
                     return True
                 if self._clock.monotonic() >= deadline:
                     return False
@@ -175,6 +180,13 @@ class Pipeline:
 
     def close(self) -> None:
         self._logs.close()
+
+    def _tell_of_held_back(self) -> None:
+        names = self._backlog.held_back()
+        if names:
+            shown = ", ".join(map(str, names[:_NAMED_MAX]))
+            more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+            _LOG.info("paused, and not waited for: %s%s; their rows stay in the log", shown, more)
 
     def _begin_side(self, works: Sequence[TopicWork]) -> None:
         """Try topics that failed lately, beside the others."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calve.errors import NotFound
 from calve.pipeline.shapes import shape_of
 from calve.tables.dead_letters import (
     ensure_dead_letter_table,
     find_dead_letter_table,
     require_earlier,
 )
+from calve.tables.feeding import table_gone
 from calve.tables.positions import committed_positions
 from calve.tables.topic_tables import create_topic_table, require_topic_table
 
@@ -74,13 +74,7 @@ class TopicTables:
 
     def _require_new(self, feed: TopicFeed, topic: Topic) -> None:
         if topic.is_bound or self._had_rows(feed, topic):
-            raise NotFound(
-                f"the table of topic {topic.name} is gone: it was dropped or renamed",
-                hint="give the table its name back, or restore the catalog; if the rows that were "
-                f"in it are not wanted any more, `calve topic delete {topic.name}` and create the "
-                f"topic again, without the table {topic.name.dead_letters} if there is one",
-                context={"topic": str(topic.name)},
-            )
+            raise table_gone(topic.name)
 
     def _had_rows(self, feed: TopicFeed, topic: Topic) -> bool:
         if any(each.last_seen is not None for each in feed.partitions.values()):

@@ -130,8 +130,12 @@ def _hint(state: State, awaited: Awaited, late: Mapping[int, int], again: str) -
     progress = state.progress().partitions
     told = (progress.get(TopicPartition(awaited.topic_id, each)) for each in late)
     errors = [each.error for each in told if each and each.error]
-    if state.pipeline_orders().holds_back(awaited.topic_id):
+    orders = state.pipeline_orders()
+    if orders.is_paused:
         return f"the pipeline is paused: `calve pipeline resume` has it go on; then {again}"
+    if orders.holds_back(awaited.topic_id):
+        resume = f"calve pipeline resume {awaited.name}"
+        return f"the topic is paused: `{resume}` has the pipeline go on with it; then {again}"
     if state.lease(PIPELINE_LEASE) is None:
         return f"the pipeline brings rows into tables: `calve up` runs it; then {again}"
     if errors:

@@ -49,6 +49,17 @@ def require_topic(table: Table, name: str) -> TableName:
     return topic
 
 
+def table_gone(topic: TableName) -> NotFound:
+    """That a topic's table was there and is not any more."""
+    return NotFound(
+        f"the table of topic {topic} is gone: it was dropped or renamed",
+        hint="give the table its name back, or restore the catalog; if the rows that were "
+        f"in it are not wanted any more, `calve topic delete {topic}` and create the "
+        f"topic again, without the table {topic.dead_letters} if there is one",
+        context={"topic": str(topic)},
+    )
+
+
 def refuse_fed(table: Table, what: str, *, hint: str, force: bool) -> None:
     """Refuse what should be done to the topic instead, unless forced."""
     topic = feeding_topic(table)
