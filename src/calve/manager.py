@@ -21,11 +21,11 @@ from calve.audit.actions import TABLES
 from calve.connections import Connections, LakeSource, settings_of
 from calve.errors import InvalidRequest
 from calve.model import TableName
-from calve.tables import evolution, expiry, orphans, references, snapshots
+from calve.tables import evolution, expiry, letters_gone, orphans, references, snapshots
 from calve.tables.describe import TableDescription, describe_table
 from calve.tables.evolution import SchemaChange, TypeSource
 from calve.tables.expiry import Expiry
-from calve.tables.feeding import feeding_topic, refuse_loss
+from calve.tables.feeding import feeding_topic
 from calve.tables.orphans import RemovedFiles
 from calve.tables.references import Reference, References
 from calve.tables.schemas import SchemaSource, TableDefinition, define_table
@@ -121,7 +121,7 @@ class IcebergManager:
         A table that a topic feeds only with `force`: the topic does not find it any more.
         """
         parsed = TableName.parse_new(new_name)
-        refuse_loss(self._lake.catalog.load_table(table), force=force)
+        letters_gone.allow_rename(self._lake.catalog, table, force=force)
         return describe_table(parsed, self._lake.catalog.rename_table(table, parsed))
 
     def drop_table(
@@ -129,9 +129,11 @@ class IcebergManager:
     ) -> RemovedFiles:
         """Take the table out of the catalog; with `purge`, delete its files too.
 
-        A table that a topic feeds only with `force`: the topic stops with an error.
+        A table that a topic feeds only with `force`: the topic stops with an error. If it is that
+        of dead letters, the topic goes on; so with one that somebody else has dropped.
         """
-        refuse_loss(self._lake.catalog.load_table(table), force=force)
+        if letters_gone.is_accepted(self._lake.catalog, table, force=force, dry_run=dry_run):
+            return RemovedFiles((), 0, dry_run)
         if purge:
             return orphans.drop_and_purge(self._lake.catalog, table, dry_run=dry_run)
         if not dry_run:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
+from calve.errors import Conflict, InvalidRequest, NotFound
 from calve.ingest.dead_letters.box import DeadLetters
 from calve.maintenance.verification import Verification
 from calve.maintenance.verify import verify_topic
@@ -139,7 +140,8 @@ def test_dead_letters_that_an_earlier_topic_left_behind_the_commit_are_not_mixed
 
     pipeline = lake_site.pipeline(reach=reach)
     assert not pipeline.drain(0.5)
-    lake_site.catalog.rename_table("orders__dead_letters", "elsewhere")
+    with IcebergManager(lake_site.settings) as manager:
+        manager.rename_table("orders__dead_letters", "elsewhere", force=True)
     assert pipeline.drain(30)
     assert lake_site.offsets("orders__dead_letters") == [1]
     audited(lake_site)
@@ -170,4 +172,71 @@ def test_dead_letters_that_could_not_be_committed_come_in_without_more_rows(
     assert pipeline.drain(30)
     assert lake_site.offsets("orders__dead_letters") == [1, 3]
     assert lake_site.committed("orders") == 4
+    audited(lake_site)
+
+
+@pytest.mark.parametrize("is_same_pipeline", [True, False])
+@pytest.mark.parametrize("is_renamed", [True, False])
+def test_dead_letters_whose_table_is_gone_stop_their_topic(
+    lake_site: Site, *, is_renamed: bool, is_same_pipeline: bool
+) -> None:
+    pipeline = lake_site.pipeline()
+    send(lake_site, 1)
+    assert pipeline.drain(30)
+    lake_site.intake.submit(ORDERS, pa.record_batch({"id": [2]})).wait()
+    assert pipeline.drain(30)
+    if is_renamed:
+        lake_site.catalog.rename_table("orders__dead_letters", "kept")
+    else:
+        lake_site.catalog.drop_table("orders__dead_letters")
+    send(lake_site, 3)
+    later = pipeline if is_same_pipeline else lake_site.pipeline()
+    assert not later.drain(0.5)
+    assert lake_site.catalog.find_table("orders__dead_letters") is None
+    (told,) = lake_site.state.progress().partitions.values()
+    assert "the table orders__dead_letters is gone" in str(told.error)
+    assert "calve table drop --force orders__dead_letters" in str(told.hint)
+    if is_renamed:
+        lake_site.catalog.rename_table("kept", "orders__dead_letters")
+        assert later.drain(30)
+        lake_site.require_each_once("orders", 5)
+        audited(lake_site)
+        return
+    with IcebergManager(lake_site.settings) as manager:
+        manager.drop_table("orders__dead_letters", force=True)
+    send(lake_site, 4)
+    assert later.drain(30)
+    assert lake_site.offsets("orders__dead_letters")[-1] == 6
+    assert ids(lake_site) == [1, 2, 3, 4]
+
+
+def test_dead_letters_that_are_dropped_on_purpose_are_recorded(lake_site: Site) -> None:
+    pipeline = lake_site.pipeline()
+    send(lake_site, 1, 2)
+    assert pipeline.drain(30)
+    letters(lake_site).discard(offsets="2")
+    with IcebergManager(lake_site.settings) as manager:
+        with pytest.raises(InvalidRequest, match="feeds the table") as caught:
+            manager.drop_table("orders__dead_letters")
+        assert "dead-letter discard" in str(caught.value.hint)
+        manager.drop_table("orders__dead_letters", force=True, purge=True)
+        with pytest.raises(NotFound):
+            manager.drop_table("orders__dead_letters", force=True)
+    assert audited(lake_site).rows == 2
+    send(lake_site, 3)
+    assert pipeline.drain(30)
+    assert lake_site.offsets("orders__dead_letters") == [5]
+    found = audited(lake_site)
+    assert (found.rows, found.dead_letters) == (3, 1)
+    lake_site.catalog.drop_table("orders__dead_letters")
+    assert not lake_site.pipeline().drain(0.3), "it is noticed again"
+
+
+def test_dead_letters_on_their_way_are_not_dropped(lake_site: Site) -> None:
+    send(lake_site, 1)
+    lake_site.run_until_crash("committed")
+    on_their_way = pytest.raises(Conflict, match="on their way")
+    with IcebergManager(lake_site.settings) as manager, on_their_way:
+        manager.drop_table("orders__dead_letters", force=True)
+    assert lake_site.pipeline().drain(30)
     audited(lake_site)

@@ -25,6 +25,7 @@ from calve.protocol import error_of
 from calve.settings import Settings
 from calve.sources.entries import Sources
 from calve.tables.column_memory import ColumnMemory
+from calve.tables.schemas import without
 from calve.topics import TopicChange
 from tests.conftest import MakeSettings
 from tests.fakes.pieces import Feed, files_of, letters_of
@@ -145,15 +146,25 @@ def test_a_required_value_that_is_missing_sets_its_row_aside(lake: Lake) -> None
 
 
 @pytest.mark.parametrize("policy", ["add", "ignore", "dead_letter", "refuse"])
-def test_a_column_that_the_table_lost_is_left_out_only_where_that_was_asked_for(
-    lake: Lake, policy: str
-) -> None:
+def test_a_column_that_somebody_dropped_is_left_out(lake: Lake, policy: str) -> None:
     feed = Feed.of(lake, "t", {"id": "long", "name": "string"})
     feed.produce([{"id": 0, "name": "a"}, {"id": 1, "name": None}])
     with feed.table.update_schema() as update:
         update.delete_column("name")
     feed.topic = msgspec.structs.replace(feed.topic, on_unknown_column=policy)
     done = work(feed.piece())
+    assert [row["id"] for row in rows_of(feed.table, files_of(done))] == [0, 1]
+    assert set_aside(feed, done) == []
+
+
+@pytest.mark.parametrize("policy", ["add", "ignore", "dead_letter", "refuse"])
+def test_a_column_that_rows_are_written_without_is_left_out_only_where_that_was_asked_for(
+    lake: Lake, policy: str
+) -> None:
+    feed = Feed.of(lake, "t", {"id": "long", "name": "string"})
+    feed.produce([{"id": 0, "name": "a"}, {"id": 1, "name": None}])
+    feed.topic = msgspec.structs.replace(feed.topic, on_unknown_column=policy)
+    done = work(feed.piece(schema=without(feed.table.schema(), "name")))
     kept = rows_of(feed.table, files_of(done))
     letters = set_aside(feed, done)
     if policy == "ignore":

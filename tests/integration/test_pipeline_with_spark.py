@@ -45,6 +45,14 @@ def add_the_same_column(both: SparkSite) -> None:
     both.sql("ALTER TABLE default.default.t ADD COLUMN new string")
 
 
+def drop_column(both: SparkSite) -> None:
+    both.sql("ALTER TABLE default.default.t DROP COLUMN name")
+
+
+def rename_column(both: SparkSite) -> None:
+    both.sql("ALTER TABLE default.default.t RENAME COLUMN name TO label")
+
+
 def change_partitioning(both: SparkSite) -> None:
     both.sql("ALTER TABLE default.default.t ADD PARTITION FIELD bucket(4, id)")
 
@@ -75,6 +83,8 @@ def roll_back(both: SparkSite) -> None:
     [
         add_column,
         add_the_same_column,
+        drop_column,
+        rename_column,
         change_partitioning,
         change_order,
         compact,
@@ -107,6 +117,11 @@ def test_a_table_may_change_while_rows_are_under_way(
     assert found == expected
     values = both.sql("SELECT new FROM default.default.t WHERE id >= 20")
     assert [row[0] for row in values] == ["x"] * 10
+    if change in {drop_column, rename_column}:
+        both.site.send("t", batch(30))
+        assert both.pipeline().drain(60)
+        renamed = {"label": "n35"} if change is rename_column else {}
+        assert both.site.rows("t")[35] == {"id": 35, **renamed, "new": None}
     assert both.lake.tables.verify_topic("t", log=both.site.intake.log.directory).is_sound
 
 

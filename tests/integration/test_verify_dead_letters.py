@@ -121,7 +121,7 @@ def test_a_pending_file_that_is_gone_is_a_defect(lake: Lake) -> None:
 
 def test_a_dropped_table_of_dead_letters_is_a_defect(lake: Lake) -> None:
     commit_main(lake.catalog, EVENTS, [0], {1: BAD})
-    lake.tables.drop_table("events__dead_letters", force=True)
+    lake.catalog.drop_table("events__dead_letters")
     found = verified(lake)
     assert not found.is_sound
     assert "somebody has dropped it" in found.problems[0]

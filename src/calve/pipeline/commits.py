@@ -80,7 +80,8 @@ class Commits:
     def _problem(self, work: TopicWork, done: PieceDone) -> CalveError | None:
         if done.problem is not None:
             return error_of(done.problem)
-        self.tables.make_dead_letters(work.feed, work.topic)
+        assert work.table is not None
+        self.tables.make_dead_letters(work.feed, work.topic, work.table)
         work.feed.is_due_now = True
         return None
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from calve.pipeline.waits import BRIEF_RETRY
 from calve.tables.dead_letters import (
+    LET_GO,
     PendingDeadLetters,
+    are_let_go,
     ensure_dead_letter_table,
     named_dead_letters,
     no_dead_letters,
@@ -48,7 +50,7 @@ class DeadLetterCommits:
         reached = committed_position(table, partition)
         if named is None or reached is None:
             return
-        letters = ensure_dead_letter_table(self._catalog, topic.name)
+        letters = ensure_dead_letter_table(self._catalog, topic.name, table)
         position = committed_position(letters, partition)
         if position is not None and position.log != reached.log:
             # Those of a log that this one has taken over from have all come before.
@@ -82,6 +84,7 @@ def naming(table: Table, parcel: Parcel) -> dict[str, str]:
             operation=parcel.operation_id,
             files=tuple(file.file_path for file in parcel.dead_letters),
         )
-        return named.entry(rows.partition)
+        anew = {LET_GO: ""} if are_let_go(table.properties) else {}
+        return {**named.entry(rows.partition), **anew}
     nothing = no_dead_letters(rows.partition)
     return {name: "" for name in nothing if table.properties.get(name)}

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from calve.pipeline.shapes import shape_of
 from calve.tables.dead_letters import (
+    are_let_go,
     ensure_dead_letter_table,
     find_dead_letter_table,
+    require_dead_letters_kept,
     require_earlier,
 )
 from calve.tables.feeding import table_gone
@@ -52,14 +54,20 @@ class TopicTables:
         require_topic_table(table, topic.name, is_bound=topic.is_bound)
         return table
 
-    def look_for_dead_letters(self, feed: TopicFeed, topic: Topic) -> None:
-        """Find the table for what is set aside, once; Conflict if it is an earlier topic's."""
-        if not feed.knows_dead_letters:
-            table = find_dead_letter_table(self.catalog, topic.name)
-            self._take_dead_letters(feed, topic, table)
+    def look_for_dead_letters(self, feed: TopicFeed, topic: Topic, fed: Table) -> None:
+        """Find the table for what is set aside, once; Conflict if it is an earlier topic's.
 
-    def make_dead_letters(self, feed: TopicFeed, topic: Topic) -> None:
-        table = ensure_dead_letter_table(self.catalog, topic.name)
+        NotFound if the topic's table, `fed`, says that there was one.
+        """
+        if feed.knows_dead_letters and not are_let_go(fed.properties):
+            return
+        table = find_dead_letter_table(self.catalog, topic.name)
+        if table is None:
+            require_dead_letters_kept(topic.name, fed)
+        self._take_dead_letters(feed, topic, table)
+
+    def make_dead_letters(self, feed: TopicFeed, topic: Topic, fed: Table) -> None:
+        table = ensure_dead_letter_table(self.catalog, topic.name, fed)
         self._take_dead_letters(feed, topic, table)
 
     @staticmethod

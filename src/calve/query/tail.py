@@ -20,7 +20,7 @@ from calve.sources.joining import gap, log_behind
 from calve.sources.logs import Logs
 from calve.sources.source_log import Trimmed
 from calve.state import open_state
-from calve.tables.column_memory import ColumnMemory
+from calve.tables.column_history import memory_marks
 from calve.tables.feeding import feeding_topic
 from calve.tables.positions import committed_positions
 from calve.topics.registry import TopicRegistry
@@ -266,6 +266,5 @@ def _wanted(topic: Topic, table: Table | None) -> Wanted:
         schema = with_system_columns(topic.schema, topic.last_column_id)
         return Wanted(topic, schema, None, (topic.version, None))
     schema = grown_for(table, topic.schema)
-    memory = ColumnMemory.parse(table.properties)
-    key = (topic.version, table.schema(), table.spec(), memory)
+    key = (topic.version, table.schema(), table.spec(), memory_marks(table))
     return Wanted(topic, schema, table, key)

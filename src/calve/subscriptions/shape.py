@@ -14,7 +14,7 @@ import pyarrow as pa
 from calve.condition import parse_condition
 from calve.errors import InvalidRequest
 from calve.query.row_filter import RowFilter
-from calve.tables.column_memory import ColumnMemory
+from calve.tables.column_history import memory_marks
 from calve.tables.condition_columns import condition_columns
 from calve.tables.nearest import meant
 from calve.tables.schemas import arrow_schema
@@ -79,7 +79,8 @@ class Shaper:
 
     def shape(self, topic: Topic, table: Table | None) -> Shape:
         """InvalidRequest if the filter, or a column, is none of theirs."""
-        key = (topic.id, topic.version, table and (table.schema(), table.spec(), _memory(table)))
+        of_table = table and (table.schema(), table.spec(), memory_marks(table))
+        key = (topic.id, topic.version, of_table)
         if self._made is not None and self._made[0] == key:
             return self._made[1]
         made = self._make(topic, table)
@@ -116,10 +117,6 @@ class Shaper:
             self._filter,
             pa.schema([whole.field(name) for name in handed]),
         )
-
-
-def _memory(table: Table) -> ColumnMemory:
-    return ColumnMemory.parse(table.properties)
 
 
 def _found(names: Sequence[str], known: Sequence[str]) -> list[str]:

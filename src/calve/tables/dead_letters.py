@@ -2,7 +2,9 @@
 
 Its rows have offsets of the topic's log. An offset is in the topic's table or in this one: the
 commit to the topic's table names the files with the rows that were set aside in its range, in the
-property `calve.dead_letters.<partition>`, and they are committed to this table after it.
+property `calve.dead_letters.<partition>`, and they are committed to this table after it. Once that
+property is there, even empty, this table must be; `calve.dead_letters.let_go` says that it was
+dropped on purpose.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from calve.errors import Conflict, Corruption
+from calve.errors import Conflict, Corruption, NotFound
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.columns import OFFSET, PARTITION
@@ -40,6 +42,7 @@ DEAD_LETTER_SCHEMA: Final = Schema(
     NestedField(7, INGESTED_AT, TimestamptzType()),
 )
 _PENDING: Final = "calve.dead_letters."
+LET_GO: Final = "calve.dead_letters.let_go"
 
 
 def dead_letter_properties(topic: TableName) -> dict[str, str]:
@@ -62,11 +65,32 @@ def find_dead_letter_table(catalog: LakeCatalog, topic: TableName) -> Table | No
     return table
 
 
-def ensure_dead_letter_table(catalog: LakeCatalog, topic: TableName) -> Table:
-    """The table of a topic's dead letters; made if it is not there."""
+def require_dead_letters_kept(topic: TableName, fed: Table) -> None:
+    """NotFound if the topic's table says that there were dead letters, and their table is gone."""
+    if not had_dead_letters(fed.properties):
+        return
+    name = topic.dead_letters
+    raise NotFound(
+        f"the table {name} is gone, which has the rows that topic {topic} has set aside: it was "
+        "dropped or renamed",
+        hint="give the table its name back, or restore the catalog; `calve table drop --force "
+        f"{name}` says that its rows are not wanted any more, and the topic goes on",
+        context={"table": str(name), "topic": str(topic)},
+    )
+
+
+def ensure_dead_letter_table(
+    catalog: LakeCatalog, topic: TableName, fed: Table | None = None
+) -> Table:
+    """The table of a topic's dead letters; made if it is not there.
+
+    Given the topic's own table, it is not made anew where that one says that it was there.
+    """
     found = find_dead_letter_table(catalog, topic)
     if found is not None:
         return found
+    if fed is not None:
+        require_dead_letters_kept(topic, fed)
     try:
         return catalog.create_table(
             topic.dead_letters, DEAD_LETTER_SCHEMA, properties=dead_letter_properties(topic)
@@ -147,14 +171,28 @@ def named_dead_letters(properties: Mapping[str, str], partition: int) -> Pending
     return found
 
 
+def named_partitions(properties: Mapping[str, str]) -> list[int]:
+    """Those of which the topic has ever set rows aside."""
+    names = (name.removeprefix(_PENDING) for name in properties if name.startswith(_PENDING))
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def are_let_go(properties: Mapping[str, str]) -> bool:
+    """Whether the dead letters of a topic were dropped on purpose, and none came since."""
+    return bool(properties.get(LET_GO))
+
+
+def had_dead_letters(properties: Mapping[str, str]) -> bool:
+    """Whether the topic's table says that a table with dead letters must be there."""
+    return bool(named_partitions(properties)) and not are_let_go(properties)
+
+
 def files_named_by(table: Table) -> set[str]:
     """The files with dead letters that a topic's table names, committed or not."""
     found: set[str] = set()
-    for name in table.properties:
-        partition = name.removeprefix(_PENDING)
-        if name.startswith(_PENDING) and partition.isdecimal():
-            pending = named_dead_letters(table.properties, int(partition))
-            found.update(pending.files if pending else ())
+    for partition in named_partitions(table.properties):
+        pending = named_dead_letters(table.properties, partition)
+        found.update(pending.files if pending else ())
     return found
 
 

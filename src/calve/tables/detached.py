@@ -12,6 +12,9 @@ from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataUtil
 
+from calve.tables.column_history import memory_of
+from calve.tables.column_memory import ColumnMemory
+
 if TYPE_CHECKING:
     from pyiceberg.typedef import Identifier
 
@@ -19,7 +22,7 @@ _NOBODY: Final = NoopCatalog("detached")
 
 
 def slim_metadata(table: Table) -> bytes:
-    """Iceberg's own JSON of the table as it is now, without a word about its past."""
+    """Iceberg's own JSON of the table as it is now; of its past, what became of columns."""
     metadata = table.metadata
     slim = metadata.model_copy(
         update={
@@ -33,9 +36,16 @@ def slim_metadata(table: Table) -> bytes:
             "schemas": [metadata.schema()],
             "partition_specs": [metadata.spec()],
             "sort_orders": [table.sort_order()],
+            "properties": {**metadata.properties, **_told_by_schemas(table)},
         }
     )
     return slim.model_dump_json().encode()
+
+
+def _told_by_schemas(table: Table) -> dict[str, str]:
+    """What became of columns, as properties, where only the schemas of before tell it."""
+    memory = memory_of(table)
+    return {} if memory == ColumnMemory.parse(table.properties) else memory.entries()
 
 
 def store_properties(table: Table) -> dict[str, str]:

@@ -22,6 +22,7 @@ from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
 from pyiceberg.types import IcebergType, NestedField
 
 from calve.errors import InvalidRequest
+from calve.tables.column_history import memory_of
 from calve.tables.column_memory import ColumnMemory
 from calve.tables.columns import OWN_PREFIX
 from calve.tables.commit import Committed, TableCommit
@@ -119,7 +120,7 @@ def _remembered(table: Table, changes: Sequence[SchemaChange]) -> ColumnMemory |
     """What the table is to remember after the changes; None if that is nothing new."""
     if feeding_topic(table) is None:
         return None
-    before = memory = ColumnMemory.parse(table.properties)
+    before = memory = memory_of(table)
     schema = table.schema()
     for change in changes:
         match change:

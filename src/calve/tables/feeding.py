@@ -71,10 +71,13 @@ def refuse_fed(table: Table, what: str, *, hint: str, force: bool) -> None:
 
 def refuse_loss(table: Table, *, force: bool) -> None:
     """Refuse to take the table away from its topic."""
-    refuse_fed(
-        table,
-        "it would lose its table",
-        hint="delete or alter the topic instead; --force (force=True) does it all the same, and "
-        "the topic stops with an error",
-        force=force,
+    hint = (
+        "delete or alter the topic instead; --force (force=True) does it all the same, and "
+        "the topic stops with an error"
     )
+    if holds_dead_letters(table):
+        hint = (
+            "`calve dead-letter discard` removes what is in it; with --force (force=True) it is "
+            "dropped, which is recorded, or renamed: then the topic stops with an error"
+        )
+    refuse_fed(table, "it would lose its table", hint=hint, force=force)

@@ -6,7 +6,7 @@ has the system columns at its end, where readers find which offset a row had, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final
 
@@ -27,6 +27,7 @@ from pyiceberg.utils.properties import property_as_int
 from calve.errors import Conflict, InvalidRequest
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
+from calve.tables.column_history import memory_of
 from calve.tables.column_memory import ColumnMemory, Path
 from calve.tables.columns import OFFSET, PARTITION
 from calve.tables.feeding import TOPIC, feeding_topic
@@ -106,7 +107,7 @@ def lacking_properties(table: Table, topic: TableName) -> dict[str, str]:
 
 def grown_for(table: Table, topic_schema: Schema) -> Schema:
     """The table's schema with room for a topic's rows; itself if it has that already."""
-    memory = ColumnMemory.parse(table.properties)
+    memory = memory_of(table)
     last_id = table.metadata.last_column_id
     columns = with_system_columns(table.schema(), last_id)
     last_id = max(last_id, columns.highest_field_id)
@@ -140,14 +141,23 @@ def target_file_bytes(table: Table) -> int:
 
 def _placed(
     fields: Sequence[NestedField], memory: ColumnMemory, path: Path
-) -> Iterator[NestedField]:
+) -> Iterable[NestedField]:
     """The fields under the names that the table has for them, without those that it dropped."""
+    found: dict[str, NestedField] = {}
     for field in fields:
         here = (*path, field.name)
         place = memory.place(here)
         if place is not None:
             kind = _placed_type(field.field_type, memory, here)
-            yield field.model_copy(update={"name": place[-1], "field_type": kind})
+            new = field.model_copy(update={"name": place[-1], "field_type": kind})
+            found[new.name] = _joined(found[new.name], new) if new.name in found else new
+    return found.values()
+
+
+def _joined(field: NestedField, other: NestedField) -> NestedField:
+    """Both as one: some producers send a column under its old name, and some under its new one."""
+    known = Schema(field)
+    return grown(known, Schema(other), last_column_id=known.highest_field_id).fields[0]
 
 
 def _placed_type(kind: IcebergType, memory: ColumnMemory, path: Path) -> IcebergType:

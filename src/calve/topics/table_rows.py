@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from calve.tables.column_history import memory_of
 from calve.tables.column_memory import ColumnMemory
 from calve.tables.partitions import Room
 from calve.tables.schemas import arrow_schema
@@ -33,9 +34,9 @@ _SMALL_ROWS: Final = 2_048
 
 def table_rows(topic: Topic, schema: Schema, table: Table | None) -> LogRows:
     """How rows of the topic's log go into its table with these columns, made already or not."""
-    properties = {} if table is None else table.properties
     spec = partition_spec(topic.partition_by, schema) if table is None else table.spec()
-    of_topic, of_table = topic.memory, ColumnMemory.parse(properties)
+    of_topic = topic.memory
+    of_table = ColumnMemory() if table is None else memory_of(table)
 
     def place(column: Path) -> Path | None:
         inner = of_topic.place(column)

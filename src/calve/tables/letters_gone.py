@@ -1,0 +1,113 @@
+"""The table of a topic's dead letters, dropped on purpose: the topic's own table says so first.
+
+Its offsets then count as removed, and the topic makes a new table for the next rows that it sets
+aside. Without that record a table of dead letters that is gone stops its topic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from calve.errors import Conflict
+from calve.model import TableName
+from calve.tables.commit import Committed, TableCommit
+from calve.tables.dead_letters import (
+    LET_GO,
+    had_dead_letters,
+    named_dead_letters,
+    named_partitions,
+    no_dead_letters,
+)
+from calve.tables.feeding import feeding_topic, refuse_loss
+from calve.tables.offset_scan import offset_files, read_offsets
+from calve.tables.positions import committed_positions
+from calve.tables.recording import with_record
+from calve.tables.removals import Removals
+from calve.tables.staging import Edit
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from calve.tables.catalog import LakeCatalog
+
+
+def is_accepted(catalog: LakeCatalog, name: str, *, force: bool, dry_run: bool) -> bool:
+    """Whether nothing is left to be dropped: dead letters that are gone, which is now recorded.
+
+    Else the table may be dropped, and if it has a topic's dead letters, that is recorded.
+    """
+    fed = _fed(catalog, name)
+    letters = catalog.find_table(name)
+    is_gone = letters is None and fed is not None and force
+    if not is_gone:
+        refuse_loss(catalog.load_table(name), force=force)
+    if fed is not None and not dry_run:
+        _record(fed, letters)
+    return is_gone
+
+
+def allow_rename(catalog: LakeCatalog, name: str, *, force: bool) -> None:
+    """Refuse to rename a topic's table, unless forced.
+
+    Dead letters of an earlier topic make room for those of the one of now, which is recorded.
+    """
+    table = catalog.load_table(name)
+    refuse_loss(table, force=force)
+    fed = _fed(catalog, name)
+    if fed is not None and _is_earlier(fed, table):
+        _record(fed, table)
+
+
+def _fed(catalog: LakeCatalog, name: str) -> Table | None:
+    """The topic's own table, if it says that these dead letters must be there."""
+    parsed = TableName.parse(name)
+    table = catalog.find_table(parsed.topic) if parsed.is_dead_letters else None
+    if table is None or feeding_topic(table) != parsed.topic:
+        return None
+    return table if had_dead_letters(table.properties) else None
+
+
+def _record(fed: Table, letters: Table | None) -> None:
+    removals = Removals()
+    if letters is not None and not _is_earlier(fed, letters):
+        files = offset_files(letters, letters.metadata.current_snapshot_id)
+        there = Removals.of_runs(read_offsets(letters, files))
+        removals = Removals.parse(letters.properties).merged(there)
+    commit = TableCommit(fed)
+
+    def attempt() -> Committed:
+        edit = Edit(properties=_let_go(commit.table, letters))
+        return commit.attempt(with_record(commit.table, edit, removals, branch=MAIN_BRANCH))
+
+    commit.repeat(attempt)
+
+
+def _let_go(fed: Table, letters: Table | None) -> dict[str, str]:
+    """The properties that say so. Files that the table has are not named any more."""
+    found = {LET_GO: "yes"}
+    if letters is not None and _is_earlier(fed, letters):
+        return found
+    for partition in named_partitions(fed.properties):
+        named = named_dead_letters(fed.properties, partition)
+        position = committed_positions(letters).get(partition) if letters else None
+        if named and letters and (position is None or position.offset < named.end):
+            raise Conflict(
+                f"rows are on their way into {'.'.join(letters.name())}",
+                hint="try again when the pipeline has brought them there",
+            )
+        found |= no_dead_letters(partition)
+    return found
+
+
+def _is_earlier(fed: Table, letters: Table) -> bool:
+    """Whether they are those of an earlier topic of that name, which stop the one of now."""
+    reached = committed_positions(fed)
+    for partition, position in committed_positions(letters).items():
+        now = reached.get(partition)
+        named = named_dead_letters(fed.properties, partition)
+        if now is not None and now.log != position.log:
+            begins_at = named.start if named else now.offset
+            return position.offset > begins_at
+    return False
