@@ -296,8 +296,10 @@ class IcebergManager:
             from calve.changes.rollback import Replay, roll_back_fed
 
             place = (Path(log) if log else self._lake.settings.wal.path) if replay else None
-            again = Replay(place, self._lake.catalog, self._lake.settings) if place else None
-            made = roll_back_fed(loaded, snapshot_id, force=force, replay=again)
+            again = Replay(place, self._lake.catalog) if place else None
+            made = roll_back_fed(
+                loaded, snapshot_id, settings=self._lake.settings, force=force, replay=again
+            )
             return snapshots.snapshot_by_id(self._lake.catalog.load_table(table), made)
 
         def go_back(loaded: Table) -> Snapshot:
@@ -354,6 +356,7 @@ class IcebergManager:
             topic,
             log=Path(log) if log is not None else None,
             own_log=self._lake.settings.wal.path,
+            settings=self._lake.settings,
             with_orphans=orphans,
         )
 

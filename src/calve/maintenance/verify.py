@@ -4,12 +4,14 @@ An offset is in the topic's table or among its dead letters. The auditor looks a
 snapshot of each, with the properties that belong to it, while others go on committing; if it
 expires meanwhile, at the newest one instead. What is in neither must have been removed on purpose,
 by a record or by a snapshot that is kept, or be known as lost to the log, or to the table from it;
-all else is missing, and what is in both is doubled: defects. It changes nothing.
+all else is missing, and what is in both is doubled: defects. So is a table that has come to less
+than the lake's state knows. It changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,6 +28,7 @@ from calve.maintenance.verification import (
     Verification,
 )
 from calve.model import TableName
+from calve.state import found_state
 from calve.tables.catalog import LakeCatalog
 from calve.tables.dead_letters import files_named_by, find_dead_letter_table
 from calve.tables.feeding import feeding_topic, require_topic
@@ -38,9 +41,15 @@ from calve.tables.removal_history import Ancestor, ancestors, taken_out, unrecor
 from calve.tables.removals import Removals, recorded_ids
 from calve.tables.runs import Runs
 from calve.tables.translate import translating
+from calve.topics.registry import TopicRegistry
+from calve.topics.rewound import Rewound, find_rewound, known_offset
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+
+    from calve.settings import Settings
+    from calve.state import State
+    from calve.topics.topic import Topic
 
 _AUDITS_MAX: Final = 5
 
@@ -51,10 +60,12 @@ def verify_topic(
     *,
     log: Path | None = None,
     own_log: Path | None = None,
+    settings: Settings | None = None,
     with_orphans: bool = False,
 ) -> Verification:
     """Audit the table of a topic, and its log: that in a directory, or the lake's own if it has it.
 
+    With the lake's `settings`, also against what its state knows.
     A topic that the log has and that has no table yet is held against the log alone. NotFound if
     there is neither, or no topic feeds the table; InvalidRequest if it has deletes that
     only Spark can read; Conflict if its snapshots expire faster than they can be read.
@@ -63,13 +74,17 @@ def verify_topic(
     try:
         tables = _Tables(catalog, table_name)
     except NotFound:
-        uncommitted = _uncommitted(table_name, log, own_log)
+        uncommitted = _uncommitted(table_name, log, own_log, settings)
         if uncommitted is None:
             raise
         return uncommitted
     topic = require_topic(tables.rows, str(table_name))
-    with translating(), opened_log(topic, log, own_log) as in_log:
-        found = _audited(tables, in_log)
+    with (
+        translating(),
+        opened_log(topic, log, own_log) as in_log,
+        _opened_memory(settings, table_name) as memory,
+    ):
+        found = _audited(tables, in_log, memory)
     orphans = _orphans(_Tables(catalog, table_name)) if with_orphans else None
     return replace(found, topic=str(topic), table=str(table_name), orphans=orphans)
 
@@ -103,13 +118,69 @@ class _Tables:
         return {each.snapshot_id for table in tables for each in table.metadata.snapshots}
 
 
-def _uncommitted(topic: TableName, log: Path | None, own_log: Path | None) -> Verification | None:
+class _Memory:
+    """What the state knows of a topic, if it knows any of that name."""
+
+    def __init__(self, state: State | None, topic: Topic | None) -> None:
+        self._state = state
+        self._topic = topic
+
+    def partitions(self) -> set[int]:
+        """Those of which the table has rows, or had some."""
+        if self._topic is None:
+            return set()
+        return {each for each in self._topic.partitions if self._known(each)}
+
+    def rewound(self, partition: int, reached: int, tables: _Tables) -> Rewound | None:
+        """Whether the table has less of a partition than is known, also at a second look."""
+        if self._state is None or self._topic is None:
+            return None
+        return find_rewound(
+            self._state,
+            self._topic,
+            partition,
+            reached=reached,
+            look_again=lambda: tables.again().rows,
+        )
+
+    def had_table(self, partition: int) -> tuple[str, ...]:
+        """What is wrong where there is no table, but there was."""
+        known = self._known(partition)
+        if not known:
+            return ()
+        told = (
+            f"there is no table, and the state knows that it had come to {known} (give the table "
+            "its name back, or bring the newer catalog back, if an older copy was restored)"
+        )
+        return (told,)
+
+    def _known(self, partition: int) -> int:
+        if self._state is None or self._topic is None:
+            return 0
+        known = known_offset(self._state, self._topic, partition)
+        return known.offset if known else 0
+
+
+@contextmanager
+def _opened_memory(settings: Settings | None, topic: TableName) -> Iterator[_Memory]:
+    if settings is None:
+        yield _Memory(None, None)
+        return
+    with found_state(settings) as state:
+        yield _Memory(state, TopicRegistry(state).find(topic) if state else None)
+
+
+def _uncommitted(
+    topic: TableName, log: Path | None, own_log: Path | None, settings: Settings | None
+) -> Verification | None:
     """Of a topic of which nothing was committed: whether its log has every row from the first on;
     None if the log has no such topic."""
-    with opened_log(topic, log, own_log) as in_log:
+    with opened_log(topic, log, own_log) as in_log, _opened_memory(settings, topic) as memory:
         if in_log is None or not in_log.partitions:
             return None
-        reports = tuple(_log_report(in_log, each) for each in sorted(in_log.partitions))
+        reports = tuple(
+            _log_report(in_log, each, memory.had_table(each)) for each in sorted(in_log.partitions)
+        )
     return Verification(
         topic=str(topic),
         table=str(topic),
@@ -123,7 +194,7 @@ def _uncommitted(topic: TableName, log: Path | None, own_log: Path | None) -> Ve
     )
 
 
-def _log_report(log: TopicLog, partition: int) -> PartitionReport:
+def _log_report(log: TopicLog, partition: int, problems: tuple[str, ...]) -> PartitionReport:
     return PartitionReport(
         partition=partition,
         committed=0,
@@ -136,15 +207,15 @@ def _log_report(log: TopicLog, partition: int) -> PartitionReport:
         known_loss=(),
         returned=0,
         log=log.check(partition, None, lambda: None),
-        problems=(),
+        problems=problems,
     )
 
 
-def _audited(tables: _Tables, log: TopicLog | None) -> Verification:
+def _audited(tables: _Tables, log: TopicLog | None, memory: _Memory) -> Verification:
     """Audit a topic's tables, and again as they are now if what they were expires meanwhile."""
     for _ in range(_AUDITS_MAX):
         try:
-            return _Audit(tables, log).run()
+            return _Audit(tables, log, memory).run()
         except (CalveError, OSError):
             before, tables = tables, tables.again()
             if before.snapshot_ids <= tables.snapshot_ids:
@@ -156,7 +227,8 @@ def _audited(tables: _Tables, log: TopicLog | None) -> Verification:
 
 
 class _Audit:
-    def __init__(self, tables: _Tables, log: TopicLog | None) -> None:
+    def __init__(self, tables: _Tables, log: TopicLog | None, memory: _Memory) -> None:
+        self._memory = memory
         self._tables = tables
         self._table = table = tables.rows
         self._log = log
@@ -165,7 +237,7 @@ class _Audit:
         self._aside = SetAside.of(table, tables.letters)
 
     def run(self) -> Verification:
-        known = {*self._positions, *self._removals.by_partition}
+        known = {*self._positions, *self._removals.by_partition, *self._memory.partitions()}
         known |= self._log.partitions if self._log else set()
         snapshot_id = self._table.metadata.current_snapshot_id
         # Before the table is read, which may take long: the log goes on meanwhile.
@@ -271,6 +343,9 @@ class _Audit:
 
     def _problems(self, partition: int) -> tuple[str, ...]:
         position = self._positions.get(partition)
+        rewound = self._memory.rewound(partition, self._end(partition), self._tables)
+        if rewound is not None:
+            return (f"{rewound.message} ({rewound.hint})",)
         if position is None or is_on_line(self._table, position):
             return ()
         told = (
