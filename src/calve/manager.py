@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
@@ -264,7 +263,7 @@ class IcebergManager:
     ) -> Rows:
         """The table as it was at a time; one without a zone is UTC."""
         loaded = self._lake.catalog.load_table(table)
-        found = snapshots.snapshot_as_of(loaded, _moment(timestamp))
+        found = snapshots.snapshot_as_of(loaded, snapshots.moment_of(timestamp))
         return self._read(view_table(loaded, found.id), where, columns, limit)
 
     def sql(self, text: str) -> Rows:
@@ -300,8 +299,10 @@ class IcebergManager:
             from calve.changes.rollback import Replay, roll_back_fed
 
             place = (Path(log) if log else self._lake.settings.wal.path) if replay else None
-            again = Replay(place, self._lake.catalog, self._lake.settings) if place else None
-            made = roll_back_fed(loaded, snapshot_id, force=force, replay=again)
+            again = Replay(place, self._lake.catalog) if place else None
+            made = roll_back_fed(
+                loaded, snapshot_id, settings=self._lake.settings, force=force, replay=again
+            )
             return snapshots.snapshot_by_id(self._lake.catalog.load_table(table), made)
 
         def go_back(loaded: Table) -> Snapshot:
@@ -351,7 +352,6 @@ class IcebergManager:
 
         The lake's own log is looked at too, if it has or must have it, or the one in a directory.
         """
-        from calve.maintenance.bound_log import streams_bound_here
         from calve.maintenance.verify import verify_topic
 
         return verify_topic(
@@ -359,7 +359,6 @@ class IcebergManager:
             topic,
             log=Path(log) if log is not None else None,
             own_log=self._lake.settings.wal.path,
-            bound=partial(streams_bound_here, self._lake.settings),
             with_orphans=orphans,
             settings=self._lake.settings,
         )
@@ -497,8 +496,3 @@ class IcebergManager:
             return describe_table(parsed, loaded)
 
         return self._lake.catalog.change_table(parsed, evolve)
-
-
-def _moment(given: Moment) -> datetime:
-    # A date is its midnight, as its text is.
-    return given if isinstance(given, datetime) else snapshots.parse_moment(str(given))

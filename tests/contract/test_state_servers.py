@@ -265,11 +265,12 @@ def test_a_state_of_an_older_version_gets_the_tables_that_came_since(
         state.create_topic(ORDERS, b"")
     postgres_server.query("DROP TABLE older.tokens")
     postgres_server.query("DROP TABLE older.signing_keys")
+    postgres_server.query("DROP TABLE older.rewound")
     postgres_server.query("UPDATE older.format SET version = 1")
     with closing(open_state(settings)) as state:
         assert state.create_token("a", b"")
         assert state.topic(ORDERS) is not None
-    assert postgres_server.query("SELECT version FROM older.format") == [(2,)]
+    assert postgres_server.query("SELECT version FROM older.format") == [(3,)]
     postgres_server.query("DROP SCHEMA older CASCADE")
 
 

@@ -105,6 +105,39 @@ def test_a_committed_offset_of_another_log_is_refused_with_both(state: State) ->
     assert state.publish_committed(TOPIC, 0, log_id=OTHER_LOG, offset=4).offset == 4
 
 
+def test_a_table_that_was_set_back_keeps_its_log_until_it_is_back_or_somebody_decides(
+    state: State,
+) -> None:
+    def may_go() -> int:
+        return state.all_committed(0)[TOPIC].offset
+
+    def note(offset: int, *, resets: int = 0) -> bool:
+        return state.note_rewound(TOPIC, 0, log_id=LOG, offset=offset, resets=resets)
+
+    assert not note(4)
+    state.publish_committed(TOPIC, 0, log_id=LOG, offset=10)
+    assert not note(10)
+    assert not note(4, resets=1)
+    assert may_go() == 10
+    assert note(4)
+    assert note(4)
+    known = state.committed(TOPIC, 0)
+    assert known is not None
+    assert known.offset == 10
+    assert may_go() == 4
+    with state.keeping_committed(0) as kept:
+        assert kept[TOPIC].offset == 4
+    # A table that is still behind ends nothing; one that is there again does.
+    state.publish_committed(TOPIC, 0, log_id=LOG, offset=4)
+    assert may_go() == 4
+    state.publish_committed(TOPIC, 0, log_id=LOG, offset=10)
+    assert may_go() == 10
+    assert note(4)
+    assert state.hold_committed(TOPIC, 0, log_id=LOG, offset=6, seconds=0.0).offset == 6
+    assert may_go() == 6
+    assert not note(4)
+
+
 def test_a_committed_offset_that_is_held_moves_with_a_commit_alone(state: State) -> None:
     before = state.publish_committed(TOPIC, 0, log_id=LOG, offset=10)
     assert before.resets == 0

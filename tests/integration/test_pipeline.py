@@ -660,13 +660,20 @@ def test_a_pipeline_that_is_late_does_not_set_the_state_back(
     lake_site.require_each_once("orders", 2)
 
 
-def test_a_state_that_says_more_than_the_table_is_put_right(lake_site: Site) -> None:
+def test_a_state_that_says_more_than_the_table_stops_the_topic(lake_site: Site) -> None:
     first, second = lake_site.pipeline(), lake_site.pipeline()
     lake_site.send("orders", rows(0))
     assert first.drain(30)
     topic = lake_site.intake.topics.topic(TableName.parse("orders"))
     log_id = topic.partitions[0].log_id
     lake_site.state.publish_committed(topic.id, 0, log_id=log_id, offset=9)
+    assert not second.drain(0.3)
+    assert lake_site.committed("orders") == 9
+    (told,) = progress_of(lake_site.state).values()
+    assert "it has 1 as committed offset, and the state knows that it had come to 9" in str(
+        told.error
+    )
+    lake_site.state.reset_committed(topic.id, 0, log_id=log_id, offset=1)
     assert second.drain(30)
     assert lake_site.committed("orders") == 1
 
@@ -704,6 +711,10 @@ def test_a_table_that_is_older_than_its_log_is_told_as_such(make_settings: MakeS
         made.catalog.iceberg.drop_table(table.name())
         made.catalog.iceberg.register_table(table.name(), earlier)
         made.send("orders", rows(10))
+        # And the state as well.
+        topic = made.intake.topics.topic(TableName.parse("orders"))
+        log_id = topic.partitions[0].log_id
+        made.state.reset_committed(topic.id, 0, log_id=log_id, offset=1)
         pipeline = made.pipeline()
         told: set[str] = set()
         for _ in range(20):

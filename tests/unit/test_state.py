@@ -75,7 +75,7 @@ def test_a_newer_format_is_refused_with_both_numbers(state: State, path: Path) -
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(Conflict, match="format 99, this Calve knows 5"):
+    with pytest.raises(Conflict, match="format 99, this Calve knows 6"):
         SqliteState(path, clock=SystemClock())
 
 

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from calve.errors import CalveError, InvalidRequest, NotFound, Unavailable
+from calve.errors import CalveError, InvalidRequest, Unavailable
 from calve.sources.flushing import Awaited, behind, ends_everywhere, is_at_work, not_flushed
-from calve.state import open_state
+from calve.state import found_state
 from calve.tables.feeding import feeding_topic
 from calve.tables.positions import committed_positions
 from calve.topics.registry import TopicRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from calve.model import TableName
     from calve.settings import Settings
     from calve.state import State
@@ -48,25 +45,13 @@ def flush_first(catalog: LakeCatalog, settings: Settings, name: TableName) -> No
     fed_by = name.topic if table is None else feeding_topic(table)
     if fed_by != name.topic:
         return  # by nobody, or under a name that its topic does not know it by
-    with _opened(settings) as state:
+    with found_state(settings) as state:
         topic = TopicRegistry(state).find(fed_by) if state is not None else None
         if state is not None and topic is not None:
             # The topic first: a partition is known to it before the partition has rows.
             _Flush(catalog, state, name, _awaited(settings, topic)).wait()
         elif table is not None:
             raise _unknown(fed_by)
-
-
-@contextmanager
-def _opened(settings: Settings) -> Iterator[State | None]:
-    """The state; None if nobody ever made a topic here."""
-    try:
-        state = open_state(settings, create=False)
-    except NotFound:
-        yield None
-        return
-    with closing(state):
-        yield state
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,22 @@
 The new state is a snapshot of its own on top of the old one, because Calve's properties never
 change without one. The committed offset stays where it is, and the rows that are gone are recorded
 as removed; or they are to be taken from the log again, and it goes back with them.
+
+A table that has less than the state knows was set back by somebody else, such as a catalog restored
+from an older copy. The offset that stays is then the state's, so that what is lacking is recorded
+as well, or comes again: a rollback to the current snapshot is how an operator accepts such a table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from calve.changes.hold import Hold, holding
+from calve.changes.hold import Hold, Known, holding
 from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.model import TableName
 from calve.tables.commit import Committed, TableCommit
@@ -42,6 +47,8 @@ if TYPE_CHECKING:
     from calve.settings import Settings
     from calve.tables.catalog import LakeCatalog
 
+    WhatIsKnown: TypeAlias = Callable[[], Mapping[int, Known]]
+
 
 @dataclass(frozen=True, slots=True)
 class Replay:
@@ -49,37 +56,56 @@ class Replay:
 
     log: Path
     catalog: LakeCatalog
-    settings: Settings
 
 
 def roll_back_fed(
-    table: Table, snapshot_id: int, *, force: bool = False, replay: Replay | None = None
+    table: Table,
+    snapshot_id: int,
+    *,
+    settings: Settings | None = None,
+    force: bool = False,
+    replay: Replay | None = None,
 ) -> int:
     """Make the table what it was in a snapshot; the new snapshot's id.
 
-    With `replay` the committed offset goes back too, so that the rows come again; Conflict if the
-    log does not hold them all any more, or if some of them were set aside.
+    `settings` are those of the lake, whose state knows the topic; without, nobody is asked. With
+    `replay` the committed offset goes back too, so that the rows come again; Conflict if the log
+    does not hold them all any more, or if some of them were set aside.
     """
     topic = feeding_topic(table)
     if topic is None:
         raise InvalidRequest(
             "no topic feeds the table: there is nothing to replay", hint="roll back without replay"
         )
-    if replay is None:
-        return _roll_back(TableCommit(table), snapshot_id, _Plan.of, force=force)
+    with _holding(settings, table, topic) as hold:
+        if replay is None:
+            plan_of = partial(_Plan.of, known=hold.known)
+            return _roll_back(TableCommit(table), snapshot_id, plan_of, force=force)
+        return _replay(table, snapshot_id, replay, hold, force=force)
+
+
+def _holding(
+    settings: Settings | None, table: Table, topic: TableName
+) -> AbstractContextManager[Hold]:
+    """What the state knows of the topic, if it is the topic's own table, and no twin of it."""
+    # Some catalogs have flat namespaces; no part of a name has a double underscore.
+    is_own = "__".join(table.name()) == f"{topic.tenant}__{topic.dataset}__{topic.name}"
+    return holding(settings, topic) if settings and is_own else nullcontext(Hold(None, None))
+
+
+def _replay(table: Table, snapshot_id: int, replay: Replay, hold: Hold, *, force: bool) -> int:
     if holds_dead_letters(table):
         raise InvalidRequest(
             "dead letters do not come from the log again once they are in their table",
             hint="roll back without replay; `calve dead-letter replay` sends those that are left",
         )
     commit = TableCommit(table)
-    with holding(replay.settings, topic) as hold:
-        try:
-            plan = partial(_replaying, replay=replay, hold=hold)
-            return _roll_back(commit, snapshot_id, plan, force=force)
-        finally:
-            if not commit.is_undecided:
-                hold.release()
+    try:
+        plan_of = partial(_replaying, replay=replay, hold=hold)
+        return _roll_back(commit, snapshot_id, plan_of, force=force)
+    finally:
+        if not commit.is_undecided:
+            hold.release()
 
 
 def _roll_back(
@@ -106,7 +132,7 @@ def _roll_back(
 
 def _replaying(table: Table, snapshot_id: int, *, replay: Replay, hold: Hold) -> _Plan:
     """The plan of a replay. What the log has once its rows are held, it keeps."""
-    plan = _Plan.of(table, snapshot_id)
+    plan = _Plan.of(table, snapshot_id, hold.known)
     wanted = plan.replaying(table, snapshot_id, replay)
     hold.take(
         {
@@ -127,12 +153,15 @@ class _Plan:
     removals: Removals
 
     @classmethod
-    def of(cls, table: Table, snapshot_id: int) -> _Plan:
+    def of(cls, table: Table, snapshot_id: int, known: WhatIsKnown) -> _Plan:
         change = offset_change(table, table.metadata.current_snapshot_id, snapshot_id)
         positions = committed_positions(table)
         left = Removals.of_runs(change.left).merged(_lost_before(table, positions))
+        # Asked after the table was read: a commit in between makes that of this plan void.
+        ahead = _ahead(table, positions, known())
+        left = left.merged(_lacking(positions, ahead))
         before = Removals.parse(table.properties)
-        return cls(positions, left, before.merged(left).without(change.came))
+        return cls(positions | ahead, left, before.merged(left).without(change.came))
 
     def replaying(self, table: Table, snapshot_id: int, replay: Replay) -> _Plan:
         topic = feeding_topic(table)
@@ -192,8 +221,32 @@ def _lost_before(table: Table, positions: Mapping[int, Position]) -> Removals:
     return Removals.of_runs(lost)
 
 
+def _ahead(
+    table: Table, positions: Mapping[int, Position], known: Mapping[int, Known]
+) -> dict[int, Position]:
+    """Where the table had come to, of those partitions of which it has less now."""
+    newest = table.metadata.current_snapshot_id or 0
+    found: dict[int, Position] = {}
+    for partition, (stream_id, offset) in known.items():
+        position = positions.get(partition, Position(stream_id, 0, "", newest))
+        if position.offset < offset:
+            found[partition] = replace(position, offset=offset, checksum="")
+    return found
+
+
+def _lacking(positions: Mapping[int, Position], ahead: Mapping[int, Position]) -> Removals:
+    lacking: dict[int, Runs] = {}
+    for partition, position in ahead.items():
+        has = positions[partition].offset if partition in positions else 0
+        lacking[partition] = Runs.of_pairs([(has, position.offset)])
+    return Removals.of_runs(lacking)
+
+
 def _reached(table: Table, snapshot_id: int, partition: int) -> int:
     found = reached_offset(table, snapshot_id, partition)
+    if found is None and snapshot_id == table.metadata.current_snapshot_id:
+        position = committed_position(table, partition)
+        found = position.offset if position and is_on_line(table, position) else None
     if found is None:
         raise Conflict(
             f"nobody knows how far partition {partition} had come in snapshot {snapshot_id}: the "

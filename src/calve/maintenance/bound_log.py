@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from calve.topics.topic import Binding
 
 
-def streams_bound_here(settings: Settings, topic: TableName) -> dict[int, Binding]:
+def streams_bound_here(settings: Settings | None, topic: TableName) -> dict[int, Binding]:
     """By partition: what this lake's ingest process has taken in, if it ever took in anything."""
+    if settings is None:
+        return {}
     assert settings.wal.path is not None
     is_own = state_kind(settings) == "sqlite" or is_log(OsFiles(), LogLayout(settings.wal.path))
     if not is_own:

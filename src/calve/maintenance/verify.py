@@ -4,19 +4,22 @@ An offset is in the topic's table or among its dead letters. The auditor looks a
 snapshot of each, with the properties that belong to it, while others go on committing; if it
 expires meanwhile, at the newest one instead. What is in neither must have been removed on purpose,
 by a record or by a snapshot that is kept, or be known as lost to the log, or to the table from it;
-all else is missing, and what is in both is doubled: defects. It changes nothing.
+all else is missing, and what is in both is doubled: defects. So is a table that has come to less
+than the lake's state knows. It changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calve.errors import CalveError, Conflict, Corruption, InvalidRequest, NotFound
+from calve.maintenance.bound_log import streams_bound_here
 from calve.maintenance.log_check import TopicLog, Whereabouts, opened_log
-from calve.maintenance.published import published_offsets
+from calve.maintenance.memory import Memory, opened_memory
 from calve.maintenance.set_aside import SetAside
 from calve.maintenance.sweep import PartitionCount, Sweep, sweep
 from calve.maintenance.verification import (
@@ -45,8 +48,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from calve.settings import Settings
-    from calve.state import CommittedOffset
-    from calve.topics.topic import Binding
 
 _AUDITS_MAX: Final = 5
 
@@ -57,24 +58,23 @@ def verify_topic(
     *,
     log: Path | None = None,
     own_log: Path | None = None,
-    bound: Callable[[TableName], Mapping[int, Binding]] = lambda _: {},
     with_orphans: bool = False,
     settings: Settings | None = None,
 ) -> Verification:
     """Audit the table of a topic, and its log: that in a directory, or the lake's own if it has it.
 
-    `bound` says which of the topic's streams the lake's own log must have.
-    A topic that the log has and that has no table yet is held against the log alone; the state of
-    the `settings` tells it from one whose table is gone. NotFound if there is neither, or no topic
-    feeds the table; InvalidRequest if it has deletes that only Spark can read; Conflict if its
-    snapshots expire faster than they can be read.
+    With the lake's `settings`, also against what its state knows: a topic that the log has and that
+    has no table yet is held against the log alone, and one whose table is gone is told from it.
+    NotFound if there is neither, or no topic feeds the table; InvalidRequest if it has deletes that
+    only Spark can read; Conflict if its snapshots expire faster than they can be read.
     """
     table_name = _parsed(name)
-    at = Whereabouts(log, own_log, bound)
+    at = Whereabouts(log, own_log, partial(streams_bound_here, settings))
     try:
         tables = _Tables(catalog, table_name)
     except NotFound:
-        committed = published_offsets(settings, table_name) if settings else {}
+        with opened_memory(settings, table_name) as memory:
+            committed = memory.committed()
         # Looked for again: the first commit may have come meanwhile.
         if catalog.find_table(table_name) is None:
             uncommitted = _uncommitted(table_name, committed, at)
@@ -83,8 +83,12 @@ def verify_topic(
             return uncommitted
         tables = _Tables(catalog, table_name)
     topic = require_topic(tables.rows, str(table_name))
-    with translating(), opened_log(topic, at) as in_log:
-        found = _audited(tables, in_log)
+    with (
+        translating(),
+        opened_log(topic, at) as in_log,
+        opened_memory(settings, table_name) as memory,
+    ):
+        found = _audited(tables, in_log, memory)
     found = replace(found, topic=str(topic), table=str(table_name))
     return _with_orphans(found, _Tables(catalog, table_name)) if with_orphans else found
 
@@ -119,7 +123,7 @@ class _Tables:
 
 
 def _uncommitted(
-    topic: TableName, committed: Mapping[int, CommittedOffset], at: Whereabouts
+    topic: TableName, committed: Mapping[int, int], at: Whereabouts
 ) -> Verification | None:
     """Of a topic without a table: whether its log has every row from the first on, and the table
     is not gone; None if the log has no such topic and need not have it, and nothing was committed.
@@ -128,9 +132,10 @@ def _uncommitted(
         partitions = (set(in_log.partitions) if in_log else set()) | set(committed)
         if not partitions:
             return None
-        ends = {each: at.offset for each, at in committed.items()}
-        reports = tuple(_log_report(in_log, each, ends.get(each, 0)) for each in sorted(partitions))
-    problems = (_gone(topic, sum(ends.values())),) if committed else ()
+        reports = tuple(
+            _log_report(in_log, each, committed.get(each, 0)) for each in sorted(partitions)
+        )
+    problems = (_gone(topic, sum(committed.values())),) if committed else ()
     return Verification(
         topic=str(topic),
         table=str(topic),
@@ -168,12 +173,12 @@ def _log_report(log: TopicLog | None, partition: int, committed: int) -> Partiti
     )
 
 
-def _audited(tables: _Tables, log: TopicLog | None) -> Verification:
+def _audited(tables: _Tables, log: TopicLog | None, memory: Memory) -> Verification:
     """Audit a topic's tables, and again as they are now if what they were expires meanwhile."""
     for _ in range(_AUDITS_MAX):
         before = tables
         try:
-            audit = _Audit(tables, log)
+            audit = _Audit(tables, log, memory)
             found = audit.run()
         except (CalveError, OSError):
             tables = tables.again()
@@ -192,7 +197,8 @@ def _audited(tables: _Tables, log: TopicLog | None) -> Verification:
 
 
 class _Audit:
-    def __init__(self, tables: _Tables, log: TopicLog | None) -> None:
+    def __init__(self, tables: _Tables, log: TopicLog | None, memory: Memory) -> None:
+        self._memory = memory
         self._tables = tables
         self._table = table = tables.rows
         self._log = log
@@ -203,7 +209,7 @@ class _Audit:
         self.damage = list(self._aside.damage)
 
     def run(self) -> Verification:
-        known = {*self._positions, *self._removals.by_partition}
+        known = {*self._positions, *self._removals.by_partition, *self._memory.partitions()}
         known |= self._log.partitions if self._log else set()
         snapshot_id = self._table.metadata.current_snapshot_id
         # Before the table is read, which may take long: the log goes on meanwhile.
@@ -317,6 +323,11 @@ class _Audit:
 
     def _problems(self, partition: int) -> tuple[str, ...]:
         position = self._positions.get(partition)
+        rewound = self._memory.rewound(
+            partition, self._end(partition), lambda: self._tables.again().rows
+        )
+        if rewound is not None:
+            return (f"{rewound.message} ({rewound.hint})",)
         if position is None or is_on_line(self._table, position):
             return ()
         told = (

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from calve.errors import Unavailable
 from calve.tables.positions import committed_position
+from calve.topics.rewound import find_rewound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from pyiceberg.table import Table
 
     from calve.pipeline.feed import PartitionFeed
     from calve.state import State
     from calve.tables.catalog import LakeCatalog
     from calve.topics.topic import Topic
 
-_LOG: Final = logging.getLogger(__name__)
-
 
 class Publishing:
     def __init__(self, state: State, catalog: LakeCatalog) -> None:
         self._state = state
         self._catalog = catalog
+
+    def require_not_rewound(self, topic: Topic, table: Table) -> None:
+        """Corruption if the table has less of any partition than the state knows."""
+        for partition in topic.partitions:
+            position = committed_position(table, partition)
+            self._compare(topic, partition, position.offset if position else 0)
 
     def tell(
         self, topic: Topic, feed: PartitionFeed, offset: int, *, is_commit: bool = False
@@ -34,6 +40,7 @@ class Publishing:
         """
         if feed.published == offset:
             return
+        feed.published = None
         log_id = topic.partitions[feed.number].log_id
         told = self._state.publish_committed(
             topic.id,
@@ -43,21 +50,32 @@ class Publishing:
             resets=feed.resets,
             is_commit=is_commit,
         )
-        feed.published = offset if told.resets == feed.resets and told.offset >= offset else None
-        if told.resets == feed.resets and told.offset > offset:
-            self._compare(topic, feed, told.offset)
-
-    def _compare(self, topic: Topic, feed: PartitionFeed, told: int) -> None:
-        """The table decides, also where the state says more; but it may have moved on since."""
-        position = committed_position(self._catalog.load_table(topic.name), feed.number)
-        if position is None or position.offset >= told:
+        if told.resets != feed.resets:
             return
-        _LOG.warning(
-            "%s/%s: the state says %s, its table %s: rows were taken out of it to come again",
-            topic.name, feed.number, told, position.offset,
-        )  # fmt: skip
-        log_id = topic.partitions[feed.number].log_id
-        self._state.reset_committed(topic.id, feed.number, log_id=log_id, offset=position.offset)
+        if told.offset > offset:
+            self._compare(topic, feed.number, offset)
+        feed.published = offset if told.offset >= offset else None
+
+    def _compare(self, topic: Topic, partition: int, reached: int) -> None:
+        """Stop where the state says more than the table; but that may have moved on since."""
+        found = find_rewound(
+            self._state,
+            topic,
+            partition,
+            reached=reached,
+            look_again=lambda: self._catalog.load_table(topic.name),
+        )
+        if found is None:
+            return
+        is_so = self._state.note_rewound(
+            topic.id,
+            partition,
+            log_id=found.log_id,
+            offset=found.reached or 0,
+            resets=found.known.resets,
+        )
+        if is_so:
+            raise found.error
 
 
 def forget_untold(feeds: Iterable[PartitionFeed]) -> Unavailable | None:

@@ -3,7 +3,7 @@
 The registry of topics, committed offsets, what the pipeline is told and tells, and subscriptions.
 """
 
-from calve.state.connect import open_state, state_kind
+from calve.state.connect import found_state, open_state, state_kind
 from calve.state.store import CommittedOffset, State, TopicRecord
 from calve.state.subscriptions import (
     Follower,
@@ -34,6 +34,7 @@ __all__ = [
     "SubscriptionName",
     "TopicPartition",
     "TopicRecord",
+    "found_state",
     "open_state",
     "state_kind",
 ]

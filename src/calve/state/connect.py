@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
 from calve.clock import Clock, SystemClock
-from calve.errors import InvalidSettings
+from calve.errors import InvalidSettings, NotFound
 from calve.parts import load_part
 from calve.paths import DataLayout
 from calve.state.sqlite import SqliteState
@@ -48,6 +50,18 @@ def open_state(settings: Settings, *, clock: Clock | None = None, create: bool =
         clock = clock or SystemClock()
         return EtcdState(text, retry=settings.retry, clock=clock, create=create)
     raise InvalidSettings(f"state.dsn: {dsn} names no store for the state", hint=_WAYS)
+
+
+@contextmanager
+def found_state(settings: Settings) -> Iterator[State | None]:
+    """The store, for as long as the block; None if nobody ever made a topic here."""
+    try:
+        state = open_state(settings, create=False)
+    except NotFound:
+        yield None
+        return
+    with closing(state):
+        yield state
 
 
 def state_kind(settings: Settings) -> str:

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from calve.errors import Conflict, Corruption
 from calve.state.recorded import not_made
-from calve.state.records import COUNTERS, KEYS, TABLES, TOKENS, Table
+from calve.state.records import COUNTERS, KEYS, REWOUND, TABLES, TOKENS, Table
 from calve.state.sql import Run, listed, quoted
 
-FORMAT_VERSION: Final = 2
-_BROUGHT: Final = {2: (TOKENS, KEYS)}  # by the versions after the first
+FORMAT_VERSION: Final = 3
+_BROUGHT: Final = {2: (TOKENS, KEYS), 3: (REWOUND,)}  # by the versions after the first
 _APPLICATION: Final = "calve"
 _TYPES: Final = {str: 'TEXT COLLATE "C"', int: "BIGINT", bytes: "BYTEA"}
 

@@ -125,6 +125,15 @@ class RecordedState(RecordedSubscriptions, RecordedAccess):
             lambda found: offsets.hold(found, at, log_id, offset=offset, seconds=seconds),
         )
 
+    def note_rewound(
+        self, topic_id: UUID, partition: int, *, log_id: UUID, offset: int, resets: int
+    ) -> bool:
+        at = TopicPartition(topic_id, partition)
+        said = Published(log_id, offset, resets, is_commit=False)
+        return self._change(
+            [_offsets_of(partition)], lambda found: offsets.note_rewound(found, at, said)
+        )
+
     def release_committed(self, topic_id: UUID, partition: int, *, resets: int) -> None:
         at = TopicPartition(topic_id, partition)
         self._change(

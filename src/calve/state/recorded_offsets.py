@@ -15,6 +15,7 @@ from calve.state.records import (
     FLUSHES,
     KEEPERS,
     RESETS,
+    REWOUND,
     SKIPS,
     Key,
     Records,
@@ -49,10 +50,13 @@ def committed(records: Records, at: TopicPartition) -> CommittedOffset | None:
 
 
 def all_committed(records: Records, partition: int) -> dict[UUID, CommittedOffset]:
-    """Those of a partition, by topic."""
+    """Those of a partition, by topic; of a table that was set back, what is left in it."""
+    left = {row[:2]: row[2] for row in records.scan(REWOUND)}
     resets = {row[:2]: number(row[2]) for row in records.scan(RESETS)}
     return {
-        UUID(text(row[0])): _committed(row[2:], resets.get(row[:2], 0))
+        UUID(text(row[0])): _committed(
+            (row[2], left.get(row[:2], row[3]), row[4]), resets.get(row[:2], 0)
+        )
         for row in records.scan(COMMITTED)
         if row[1] == partition
     }
@@ -72,9 +76,22 @@ def publish(records: Records, at: TopicPartition, said: Published) -> CommittedO
             return known
         # The hold is over, and nobody has to be told of that.
         records.put(RESETS, key_of(at), count, 0)
+    if known.offset == said.offset and records.find(REWOUND, key_of(at)) is not None:
+        records.drop(REWOUND, key_of(at))
     if known.offset >= said.offset:
         return known
     return _set(records, at, said.log_id, said.offset)
+
+
+def note_rewound(records: Records, at: TopicPartition, said: Published) -> bool:
+    known = committed(records, at)
+    if known is None or known.log_id != said.log_id or known.resets != said.resets:
+        return False
+    if known.offset <= said.offset:
+        return False
+    if records.find(REWOUND, key_of(at)) != (said.offset,):
+        records.put(REWOUND, key_of(at), said.offset)
+    return True
 
 
 def reset(records: Records, at: TopicPartition, log_id: UUID, offset: int) -> CommittedOffset:
@@ -128,6 +145,7 @@ def partition_of(row: Row) -> TopicPartition:
 
 def _set(records: Records, at: TopicPartition, log_id: UUID, offset: int) -> CommittedOffset:
     records.put(COMMITTED, key_of(at), str(log_id), offset, to_us(records.now))
+    records.drop(REWOUND, key_of(at))
     for table in (FLUSHES, SKIPS):
         row = records.find(table, key_of(at))
         if row is not None and number(row[0]) <= offset:

@@ -56,6 +56,7 @@ CHANGES: Final = Table("changes", {"only": int}, {"count": int})
 ENDED: Final = Table("ended_streams", {"stream_id": str}, {})
 COMMITTED: Final = Table("committed", _PARTITION, {"log_id": str, "log_offset": int, "at_us": int})
 RESETS: Final = Table("resets", _PARTITION, {"count": int, "held_until_us": int})
+REWOUND: Final = Table("rewound", _PARTITION, {"log_offset": int})
 KEEPERS: Final = Table("keepers", {"partition": int}, {"keeper": str})
 APPENDED: Final = Table("appended", _PARTITION, {"bytes": int})
 LEASES: Final = Table("leases", {"name": str}, {"owner": str, **_LASTING})
@@ -87,12 +88,12 @@ TABLES: Final = (
     *(TOPICS, CHANGES, ENDED, COMMITTED, RESETS, KEEPERS, APPENDED),
     *(LEASES, FLUSHES, SKIPS, PAUSED, PROGRESS, PUBLISHED),
     *(SUBSCRIPTIONS, POSITIONS, SUBSCRIBERS, GENERATIONS, FOLLOWERS, FOLLOWING),
-    *(TOKENS, KEYS),
+    *(TOKENS, KEYS, REWOUND),
 )
 # Those whose one record is there from the beginning, and counts from 0.
 COUNTERS: Final = (CHANGES, GENERATIONS)
 # Those that are about a topic, and go with it.
-OF_TOPICS: Final = (COMMITTED, RESETS, APPENDED, FLUSHES, SKIPS, PAUSED, PROGRESS)
+OF_TOPICS: Final = (COMMITTED, RESETS, REWOUND, APPENDED, FLUSHES, SKIPS, PAUSED, PROGRESS)
 
 
 class Damaged(ValueError):

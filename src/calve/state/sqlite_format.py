@@ -81,8 +81,13 @@ _ACCESS: Final = (
     "CREATE TABLE tokens (id TEXT PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE signing_keys (name TEXT PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID",
 )
+_REWOUND: Final = (
+    """CREATE TABLE rewound (
+        topic_id TEXT NOT NULL, partition INTEGER NOT NULL, log_offset INTEGER NOT NULL,
+        PRIMARY KEY (topic_id, partition)) WITHOUT ROWID""",
+)
 # What each version brought.
-_VERSIONS: Final = (_REGISTRY, _PIPELINE, _RESETS, _SUBSCRIPTIONS, _ACCESS)
+_VERSIONS: Final = (_REGISTRY, _PIPELINE, _RESETS, _SUBSCRIPTIONS, _ACCESS, _REWOUND)
 FORMAT_VERSION: Final = len(_VERSIONS)
 
 

@@ -76,7 +76,10 @@ class State(Protocol):
     def committed(self, topic_id: UUID, partition: int) -> CommittedOffset | None: ...
 
     def all_committed(self, partition: int) -> dict[UUID, CommittedOffset]:
-        """The offsets of a partition, by topic, as they are now."""
+        """The offsets of a partition, by topic, as the log may go by them now.
+
+        Of a table that was set back without anybody saying so, what is left in it.
+        """
         ...
 
     def keeping_committed(
@@ -116,6 +119,17 @@ class State(Protocol):
         """Set the offset back before rows leave the table that are to come again; what holds now.
 
         So the log keeps them. It stays there until `release_committed`, or for so long.
+        """
+        ...
+
+    def note_rewound(
+        self, topic_id: UUID, partition: int, *, log_id: UUID, offset: int, resets: int
+    ) -> bool:
+        """Say that a table has come to less than is known, so that the log keeps the rest.
+
+        The committed offset stays. It is over when the table is said to have come that far after
+        all, or when the offset is set. False, and nothing changes, if it was set back since the
+        caller saw `resets`, or is known to be no more than that.
         """
         ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
@@ -230,6 +230,11 @@ def as_utc(moment: datetime) -> datetime:
             f"{moment} is not a time of the calendar in UTC",
             hint="name a time between years 1 and 9999",
         ) from error
+
+
+def moment_of(given: datetime | date | str) -> datetime:
+    """A date is its midnight, as its text is."""
+    return given if isinstance(given, datetime) else parse_moment(str(given))
 
 
 def parse_moment(text: str) -> datetime:
