@@ -21,9 +21,7 @@ from calve.tables.dead_letters import (
     no_dead_letters,
 )
 from calve.tables.feeding import feeding_topic, refuse_loss
-from calve.tables.offset_scan import offset_files, read_offsets
 from calve.tables.positions import committed_positions
-from calve.tables.recording import with_record
 from calve.tables.removals import Removals
 from calve.tables.staging import Edit
 
@@ -70,6 +68,10 @@ def _fed(catalog: LakeCatalog, name: str) -> Table | None:
 
 
 def _record(fed: Table, letters: Table | None) -> None:
+    # They load what reads data files, which whoever drops another table need not wait for.
+    from calve.tables.offset_scan import offset_files, read_offsets
+    from calve.tables.recording import with_record
+
     removals = Removals()
     if letters is not None and not _is_earlier(fed, letters):
         files = offset_files(letters, letters.metadata.current_snapshot_id)
