@@ -251,7 +251,7 @@ def test_a_newer_format_is_refused_with_both_numbers(
     key = "/newer/persistent_storage/iceberg/state/format"
     etcd_server.overwrite(key, b'{"application":"calve","version":99}')
     for settings in (first, second):
-        with pytest.raises(Conflict, match=r"format 99, this Calve knows [12]"):
+        with pytest.raises(Conflict, match=r"format 99, this Calve knows [13]"):
             open_state(settings)
     postgres_server.query("DROP SCHEMA newer CASCADE")
 
