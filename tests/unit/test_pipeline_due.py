@@ -13,7 +13,7 @@ from calve.clock import Instant
 from calve.errors import Unavailable
 from calve.pipeline.backoff import Health
 from calve.pipeline.due import SMALL_BYTES, FlushLimits, Pace, Waiting
-from calve.pipeline.plan import FileRatio, cut, pieces_of
+from calve.pipeline.plan import FileRatio, cut, pieces_of, sample_bytes
 from calve.settings import RetrySettings
 from calve.sources.place import LogPlace
 from calve.wal.extent import Extent
@@ -76,18 +76,31 @@ def test_pieces_of_a_backlog_become_files_of_a_good_size(
     log_bytes: int, ratio: float, target: int, tasks: int
 ) -> None:
     pieces = pieces_of(log_bytes, ratio, target, tasks)
-    assert 1 <= len(pieces) <= max(tasks, 2)
+    assert 1 <= len(pieces) <= tasks
     assert sum(pieces) <= log_bytes * 1.0001
     files = [size * ratio / target for size in pieces]
-    if log_bytes * ratio <= 0.95 * target:
+    if log_bytes * ratio <= target:
         assert pieces == [log_bytes]
     else:
         assert all(0.5 <= size <= 1 for size in files), files
 
 
-def test_of_an_unknown_topic_little_is_written_first() -> None:
-    assert pieces_of(10 << 30, None, TARGET, 4) == [32 << 20]
-    assert pieces_of(10 << 20, None, TARGET, 4) == [10 << 20]
+@given(
+    files=st.floats(1.0, 100), tasks=st.integers(1, 16), target=st.sampled_from([1 << 20, TARGET])
+)
+def test_a_backlog_has_no_small_file_at_its_end(files: float, tasks: int, target: int) -> None:
+    left = files * target
+    while left > 1:
+        pieces = pieces_of(int(left), 1.0, target, tasks)
+        assert min(pieces) >= 0.499 * target, (left / target, pieces)
+        left -= sum(pieces)
+
+
+def test_of_an_unknown_topic_a_sample_is_written_first() -> None:
+    assert sample_bytes(10 << 30, None, TARGET) == 32 << 20
+    assert sample_bytes(10 << 30, None, 1 << 20) == int(0.85 * (1 << 20))
+    assert sample_bytes(10 << 20, None, TARGET) is None
+    assert sample_bytes(10 << 30, 0.5, TARGET) is None
     ratio = FileRatio()
     ratio.learn(1_000, 100_000)
     assert ratio.known is None
@@ -114,7 +127,8 @@ class _Frames:
 
 
 def test_ranges_are_cut_where_frames_end() -> None:
-    assert cut(_Frames(), 0, 1_000, [25_500, 25_500, 25_500], 100_000) == [0, 250, 500, 750]
+    assert cut(_Frames(), 0, 1_000, [25_500, 25_500, 25_500], 100_000) == [0, 250, 510, 760]
+    assert cut(_Frames(), 0, 1_000, [33_400, 33_300, 33_300], 100_000) == [0, 330, 660, 1_000]
     assert cut(_Frames(), 3, 1_000, [1_000_000], 99_700) == [3, 1_000]
     assert cut(_Frames(), 3, 1_000, [1, 1], 99_700) == [3, 4, 5]
 

@@ -69,10 +69,13 @@ class Commits:
         good = part.done[:failed]
         if failed is not None:
             self._clear(work, part.done[failed:])
-        if good:
+        for piece, each in zip(part.pieces, good, strict=False):
+            work.feed.ratio.learn(piece.log_bytes, each.file_bytes)
+        if good and part.is_sample and work.feed.ratio.known is not None:
+            self._clear(work, good)
+            work.feed.is_due_now = True
+        elif good:
             part.feed.parcel = _parcel(work, part, good, self.clock.monotonic())
-            for piece, each in zip(part.pieces, good, strict=False):
-                work.feed.ratio.learn(piece.log_bytes, each.file_bytes)
         if failed is None:
             return None
         return self._problem(work, part.done[failed])
@@ -87,7 +90,7 @@ class Commits:
 
     @staticmethod
     def _clear(work: TopicWork, done: Sequence[PieceDone]) -> None:
-        """Delete files behind a gap: nobody was ever asked to commit them."""
+        """Delete files behind a gap, or of a sample: nobody was ever asked to commit them."""
         assert work.table is not None
         for each in done:
             for files in (each.files, each.dead_letters):

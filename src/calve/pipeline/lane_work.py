@@ -28,6 +28,7 @@ class PartitionWork:
     by_age: bool = False
     skip_to: int = 0
     operation_id: str = ""
+    is_sample: bool = False  # written only to learn how large its files become, if that is learned
     pieces: list[Piece] = field(default_factory=list)
     done: list[PieceDone] = field(default_factory=list)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from calve.pipeline.plan import cut, pieces_of
+from calve.pipeline.plan import cut, pieces_of, sample_bytes
 from calve.pipeline.publish import forget_untold
 from calve.pipeline.shapes import shape_of
 from calve.pipeline.work import Piece
@@ -124,9 +124,7 @@ class Preparation:
         end = min(part.end, part.skip_to) if part.skip_to > start else part.end
         waiting_bytes = log.extent(start, end).bytes
         target = target_file_bytes(table)
-        sizes = pieces_of(
-            min(waiting_bytes, part.bytes_max), work.feed.ratio.known, target, self._tasks_max
-        )
+        sizes = self._sizes(work, part, min(waiting_bytes, part.bytes_max), target)
         ends = cut(log, start, end, sizes, waiting_bytes)
         rows = LogRange(feed.number, log.place.stream_id, start, ends[-1], "")
         part.operation_id = range_operation_id(rows)
@@ -148,6 +146,14 @@ class Preparation:
             for first, last in pairwise(ends)
         )
         part.pieces = [self._with_ticket(piece) for piece in pieces]
+
+    def _sizes(
+        self, work: TopicWork, part: PartitionWork, log_bytes: int, target: int
+    ) -> list[float]:
+        ratio = work.feed.ratio.known
+        sample = sample_bytes(log_bytes, ratio, target)
+        part.is_sample = sample is not None
+        return [sample] if sample else pieces_of(log_bytes, ratio or 1.0, target, self._tasks_max)
 
     def _with_ticket(self, piece: Piece) -> Piece:
         """A task has no token: it gets a ticket for its range alone, if it may need one."""

@@ -11,6 +11,8 @@ from typing import Final
 
 # Of the size that is wanted: what a file is filled up to, with its footer still to come.
 _FILLED: Final = 0.92
+# Of the same: what one file may hold where nothing comes after it.
+_WHOLE: Final = 0.98
 # Of what a file is filled up to: enough to close it.
 _ENOUGH: Final = 0.9
 _ROWS_MAX: Final = 2**40
@@ -22,6 +24,7 @@ class FileSizes:
     def __init__(self, target_bytes: int, rows_expected: int | None = None) -> None:
         """With `rows_expected`, all files together hold so many, and are cut evenly."""
         self._full_bytes = max(1.0, _FILLED * target_bytes)
+        self._whole_bytes = _WHOLE * target_bytes
         self._rows_expected = rows_expected
         self._rows = 0
         self._bytes = 0
@@ -43,8 +46,9 @@ class FileSizes:
         total = self._total_bytes(file_bytes, left_bytes)
         if total is None:
             return self._full_bytes
-        count = math.ceil(total / self._full_bytes)
-        return total / count if count > 1 else math.inf
+        if total <= self._whole_bytes:
+            return math.inf
+        return total / max(2, math.ceil(total / self._full_bytes))
 
     def _total_bytes(self, file_bytes: int, left_bytes: float | None) -> float | None:
         """What the file and those after it will hold, as far as that is known."""
