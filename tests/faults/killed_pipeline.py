@@ -3,8 +3,9 @@
     python -m tests.faults.killed_pipeline FLAGS [POINT COUNT]
 
 It says `ready` once Spark is there, and kills itself when it comes to the point for the so-manieth
-time; a point whose name begins with `worker` kills a Python worker of Spark's instead, once. It ends
-when standard input does, with everything that waited in the tables.
+time; a point whose name begins with `worker` kills a Python worker of Spark's instead, once. It takes
+no lease, and notes each commit in a file of its own. It ends when standard input does, with
+everything that waited in the tables.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
+from pyiceberg.table import Table
+from pyiceberg.table.update import AddSchemaUpdate
 
 from calve.log import configure_logs
 from calve.pipeline import job
@@ -31,10 +35,14 @@ from calve.settings import load_settings
 from calve.spark.session import LakeSpark
 from calve.state import open_state
 from calve.tables.catalog import LakeCatalog
+from tests.faults.noted_producers import Notes
 
+# A table grows in the commit that brings the first rows with the new column.
+GROWTH_POINTS = ("before growth", "grown")
 DRIVER_POINTS = (
     *("planned", "table made", "prepared", "written", "before commit"),
     *("committed", "dead letters committed", "published"),
+    *GROWTH_POINTS,
 )
 WORKER_POINTS = ("worker before files", "worker after files")
 _DRAIN_SECONDS = 120.0
@@ -43,12 +51,15 @@ _DRAIN_SECONDS = 120.0
 class Fate:
     """Counts how often a point was reached, and ends the process there."""
 
-    def __init__(self, point: str, count: int) -> None:
+    def __init__(self, point: str, count: int, commits: Notes) -> None:
         self._point = point
         self._left = count
+        self._commits = commits
         self._lock = threading.Lock()
 
     def reach(self, point: str) -> None:
+        if point == "committed":
+            self._commits.write(point)
         if point != self._point:
             return
         with self._lock:
@@ -84,20 +95,29 @@ class DyingTask:
 def main(flags: str, point: str = "", count: str = "0") -> None:
     settings = load_settings(flags=json.loads(flags), environ={}).settings
     configure_logs(settings)
-    mark = Path(settings.data).with_name(f"worker-{os.getpid()}")
-    fate = Fate(point, int(count))
-    made = LakeCatalog.create_table
+    beside = Path(settings.data).with_name
+    mark = beside(f"worker-{os.getpid()}")
+    fate = Fate(point, int(count), Notes(str(beside(f"commits-{os.getpid()}"))))
+    made, send = LakeCatalog.create_table, Table._do_commit
 
     def create_table(*arguments: Any, **options: Any) -> Any:
         table = made(*arguments, **options)
         fate.reach("table made")
         return table
 
+    def do_commit(table: Table, updates: tuple[Any, ...], requirements: tuple[Any, ...]) -> None:
+        grows = any(isinstance(each, AddSchemaUpdate) for each in updates)
+        reach = fate.reach if grows else partial(str)
+        reach(GROWTH_POINTS[0])
+        send(table, updates, requirements)
+        reach(GROWTH_POINTS[1])
+
     def task(pieces: Sequence[Sequence[bytes]]) -> DyingTask:
         return DyingTask(PieceTask(pieces), point, str(mark))
 
     with (
         patch.object(LakeCatalog, "create_table", create_table),
+        patch.object(Table, "_do_commit", do_commit),
         patch.object(job, "PieceTask", task),
         LakeCatalog(settings) as catalog,
         closing(open_state(settings)) as state,

@@ -16,7 +16,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
+from operator import ge
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +31,19 @@ from calve.model import TableName
 from calve.settings import Settings
 from calve.tables.catalog import LakeCatalog
 from tests.conftest import MakeCatalogSettings, MakeSettings
-from tests.faults.killed_pipeline import DRIVER_POINTS, WORKER_POINTS
+from tests.faults.killed_pipeline import DRIVER_POINTS, GROWTH_POINTS, WORKER_POINTS
 from tests.faults.noted_producers import Notes
+from tests.faults.pipeline_producers import ORDERS
 from tests.services import ROOT, Up, environment, up, wait_until
 
 PRODUCERS = Path(__file__).with_name("pipeline_producers.py")
 # Which process is killed at a random moment; and the points at which one kills itself.
 KINDS = (
     *(WORKER_POINTS[0], "ingest", "worker", "driver"),
-    *(WORKER_POINTS[1], "jvm"),
+    *(WORKER_POINTS[1], "jvm", "one of two drivers"),
     *DRIVER_POINTS,
 )
+_COMMITS = 3  # of each of two drivers, before one of them is killed
 _PATIENCE_SECONDS = 180.0
 FLAGS = {
     "wal__segment_bytes_max": 1 << 20,
@@ -61,16 +65,19 @@ class Place:
     service: Up
     chance: random.Random
     kills: Counter[str] = field(default_factory=Counter)
-    driver: subprocess.Popen[str] | None = None
+    drivers: list[subprocess.Popen[str]] = field(default_factory=list)
     evolved_before: int | None = None  # when the first was killed
     # Ids of rows that no producer sends.
     fresh: Iterator[int] = field(default_factory=lambda: count(1_000_000_000_000))
 
     def start(self, *fate: str) -> subprocess.Popen[str]:
-        """A pipeline that works, or one that dies at its point."""
+        """A pipeline that works, or one that dies at its point, in place of the one before."""
         self.end()
+        return self._start_another(*fate)
+
+    def _start_another(self, *fate: str) -> subprocess.Popen[str]:
         with self.notes.with_suffix(".driver").open("ab") as words:
-            self.driver = subprocess.Popen(
+            driver = subprocess.Popen(
                 [
                     sys.executable,
                     "-m",
@@ -85,15 +92,19 @@ class Place:
                 env=environment(),
                 cwd=ROOT,
             )
-        assert self.driver.stdout is not None
-        assert self.driver.stdout.readline() == "ready\n", self.words()
-        return self.driver
+        self.drivers.append(driver)
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "ready\n", self.words()
+        return driver
 
     def end(self) -> None:
-        driver, self.driver = self.driver, None
-        if driver is not None:
-            driver.kill()
-            driver.communicate()
+        while self.drivers:
+            self._kill_driver(self.drivers[0])
+
+    def _kill_driver(self, driver: subprocess.Popen[str]) -> None:
+        self.drivers.remove(driver)
+        driver.kill()
+        driver.communicate()
 
     def words(self) -> str:
         return self.notes.with_suffix(".driver").read_text()[-3_000:]
@@ -104,27 +115,30 @@ class Place:
             dying = self.start(kind, str(times))
             if kind == "table made":
                 self._make_topics(times)
+            elif kind in GROWTH_POINTS:
+                self._make_columns(dying)
             assert dying.wait(_PATIENCE_SECONDS) == -signal.SIGKILL, self.words()
         elif kind in WORKER_POINTS:
             mark = self.notes.with_name(f"worker-{self.start(kind).pid}")
             wait_until(mark.exists, _PATIENCE_SECONDS)
             self._work_a_while()
         else:
-            is_working = self.driver is not None and self.driver.poll() is None
-            driver = self.driver if is_working and self.driver else self.start()
+            working = [each for each in self.drivers if each.poll() is None]
+            driver = working[0] if working else self.start()
             self._work_a_while()
-            self._kill_now(kind, driver)
+            if kind == "one of two drivers":
+                self._kill_one_of_two(driver)
+            else:
+                self._kill_now(kind, driver)
         self.kills[kind] += 1
         if self.evolved_before is None:
             self.evolved_before = self.evolutions()
 
     def evolutions(self) -> int:
         """How often a table got new columns."""
+        topics = {topic for topic, _, _ in self._noted()}
         with LakeCatalog(self.settings) as catalog:
-            tables = (catalog.find_table(topic) for topic in self.acknowledged())
-            return sum(
-                max(each.schema_id for each in table.metadata.schemas) for table in tables if table
-            )
+            return sum(_growth(catalog, topic) for topic in topics)
 
     def _make_topics(self, times: int) -> None:
         """As many more as need a table; the producers have made all of theirs after a while."""
@@ -135,6 +149,33 @@ class Place:
                 topic = f"fresh{first}"
                 client.produce(topic, [{"id": first}]).result()
                 notes.write(topic, first, 1)
+
+    def _make_columns(self, dying: subprocess.Popen[str]) -> None:
+        """One after the other until it has died: those that come together make a table grow once."""
+        notes = Notes(str(self.notes))
+        client = Client(self.service.addresses()["flight"])
+        with client, LakeCatalog(self.settings) as catalog:
+            while dying.poll() is None:
+                first, wanted = next(self.fresh), _growth(catalog, ORDERS) + 1
+                client.produce(ORDERS, [{"id": first, f"late{first}": first}]).result()
+                notes.write(ORDERS, first, 1)
+                is_done = partial(_has_grown_or_died, catalog, wanted, dying)
+                wait_until(is_done, _PATIENCE_SECONDS)
+
+    def _kill_one_of_two(self, first: subprocess.Popen[str]) -> None:
+        """Two that take the same rows to the same tables; no lease keeps them apart."""
+        second = self._start_another()
+        both = (first, second)
+        wanted = [self._commits(each) + _COMMITS for each in both]
+        wait_until(
+            lambda: all(map(ge, map(self._commits, both), wanted)),
+            _PATIENCE_SECONDS,
+        )
+        self._kill_driver(self.chance.choice(both))
+
+    def _commits(self, driver: subprocess.Popen[str]) -> int:
+        noted = self.notes.with_name(f"commits-{driver.pid}")
+        return len(noted.read_text().splitlines()) if noted.exists() else 0
 
     def _kill_now(self, kind: str, driver: subprocess.Popen[str]) -> None:
         if kind == "driver":
@@ -157,19 +198,34 @@ class Place:
         wait_until(lambda: self._count() >= wanted, _PATIENCE_SECONDS)
 
     def _count(self) -> int:
-        return sum(map(len, self.acknowledged().values()))
+        return sum(rows for _, _, rows in self._noted())
+
+    def _noted(self) -> Iterator[tuple[str, int, int]]:
+        """Of each acknowledgement the topic, the first id and how many."""
+        for line in self.notes.read_text().splitlines():
+            topic, first, rows = line.split()
+            yield topic, int(first), int(rows)
 
     def acknowledged(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
-        for line in self.notes.read_text().splitlines():
-            topic, first, count = line.split()
-            found.setdefault(topic, []).extend(range(int(first), int(first) + int(count)))
+        for topic, first, rows in self._noted():
+            found.setdefault(topic, []).extend(range(first, first + rows))
         return found
 
     def drain(self) -> None:
         """Have a pipeline that nobody kills bring everything to its table."""
         said, _ = self.start().communicate(timeout=_PATIENCE_SECONDS)
         assert said == "drained\n", self.words()
+
+
+def _growth(catalog: LakeCatalog, topic: str) -> int:
+    """How often a topic's table got new columns."""
+    table = catalog.find_table(topic)
+    return max(each.schema_id for each in table.metadata.schemas) if table else 0
+
+
+def _has_grown_or_died(catalog: LakeCatalog, wanted: int, driver: subprocess.Popen[str]) -> bool:
+    return driver.poll() is not None or _growth(catalog, ORDERS) >= wanted
 
 
 def _below(pid: int, name: str) -> list[int]:
@@ -294,7 +350,7 @@ def test_acknowledged_rows_are_in_their_tables_once_after_kills(
 ) -> None:
     settings = make_settings(**FLAGS)
     # Every step of the driver has its turn in the long form, and in a process that only seems to die.
-    kinds = [WORKER_POINTS[1], "ingest", "jvm", "committed"]
+    kinds = [WORKER_POINTS[1], "ingest", "jvm", GROWTH_POINTS[1]]
     print(require_once(killed(settings, flags_of(settings, FLAGS), kinds, seed=1)))
 
 
