@@ -366,3 +366,21 @@ def test_one_partition_that_was_set_back_stops_the_topic(lake_site: Site) -> Non
     lake_site.send("orders", [{"id": 10}])
     require_stopped(lake_site, lake_site.pipeline())
     assert "partition 1" in error_of(lake_site)[0]
+
+
+def test_rows_come_again_of_a_partition_of_which_the_older_table_knows_nothing(
+    lake_site: Site,
+) -> None:
+    """Also where the first snapshots have expired, which tell that there was nothing."""
+    fill(lake_site)
+    lake_site.catalog.drop_table("orders")
+    remade_with_a_row(lake_site)
+    remade = lake_site.table("orders")
+    with IcebergManager(lake_site.settings) as manager:
+        manager.insert_data("orders", [{"id": 78, "text": "by hand"}], force=True)
+    with lake_site.table("orders").maintenance.expire_snapshots() as expiry:
+        expiry.by_id(remade.metadata.snapshots[0].snapshot_id)
+    require_stopped(lake_site, lake_site.pipeline())
+    roll_back_to_current(lake_site, replay=True)
+    assert lake_site.pipeline().drain(30)
+    assert lake_site.offsets("orders") == [*range(COMMITTED)]

@@ -21,6 +21,7 @@ from calve.clock import SystemClock
 from calve.errors import Unavailable
 from calve.ingest import Intake
 from calve.ingest.flight import FlightServer
+from calve.maintenance.verify import verify_topic
 from calve.manager import IcebergManager
 from calve.model import TableName
 from calve.settings import Settings
@@ -423,6 +424,30 @@ def test_a_new_log_goes_on_where_the_table_ends(
         assert intake.submit(name, pa.record_batch({"id": [3]})).wait().end == 3
         assert lake_site.pipeline(settings=other).drain(30)
     assert lake_site.rows("orders") == rows(1, 2, 3)
+
+
+def test_a_new_log_for_one_that_was_lost_before_anything_was_committed(
+    lake_site: Site, tmp_path: Path, make_settings: MakeSettings
+) -> None:
+    """No table is missed that never was; one that was there is."""
+    lake_site.send("orders", rows(1, 2))
+    name = TableName.parse("orders")
+    lake_site.intake.close()
+    for place, kept in (("other", 3), ("third", 4)):
+        other = make_settings(**AT_ONCE, wal__path=str(tmp_path / place))
+        with Intake(other) as intake:
+            assert intake.adopt_new_log(name) == 0
+            assert intake.submit(name, pa.record_batch({"id": [kept]})).wait().end == 1
+            found = verify_topic(lake_site.catalog, name, own_log=other.wal.path, settings=other)
+            assert found.is_sound, found
+            if place == "other":
+                continue
+            assert lake_site.pipeline(settings=other).drain(30)
+            assert lake_site.rows("orders") == rows(4)
+            lake_site.catalog.drop_table("orders")
+            intake.submit(name, pa.record_batch({"id": [5]})).wait()
+            assert not lake_site.pipeline(settings=other).drain(0.3)
+            assert lake_site.catalog.find_table("orders") is None
 
 
 def test_two_partitions_of_two_processes_come_to_one_table(

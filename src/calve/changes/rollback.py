@@ -244,9 +244,11 @@ def _lacking(positions: Mapping[int, Position], ahead: Mapping[int, Position]) -
 
 def _reached(table: Table, snapshot_id: int, partition: int) -> int:
     found = reached_offset(table, snapshot_id, partition)
-    if found is None and snapshot_id == table.metadata.current_snapshot_id:
-        position = committed_position(table, partition)
-        found = position.offset if position and is_on_line(table, position) else None
+    position = committed_position(table, partition)
+    if found is None and position is None:
+        return 0  # The property outlives snapshots: nothing of it was ever in this table.
+    if found is None and position and snapshot_id == table.metadata.current_snapshot_id:
+        found = position.offset if is_on_line(table, position) else None
     if found is None:
         raise Conflict(
             f"nobody knows how far partition {partition} had come in snapshot {snapshot_id}: the "

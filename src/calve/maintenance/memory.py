@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from calve.state import found_state
 from calve.topics.registry import TopicRegistry
-from calve.topics.rewound import find_rewound, known_offset
+from calve.topics.rewound import find_rewound, had_rows, known_offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,16 +33,15 @@ class Memory:
         return {each for each, offset in self.committed().items() if offset}
 
     def committed(self) -> dict[int, int]:
-        """By partition; without those of which nothing was ever committed, as far as is known.
-
-        Where a replay has set an offset back to 0 there were rows too.
-        """
+        """By partition; without those of which nothing was ever committed, as far as is known."""
         if self._state is None or self._topic is None:
             return {}
-        known = {
-            each: known_offset(self._state, self._topic, each) for each in self._topic.partitions
-        }
-        return {each: at.offset for each, at in known.items() if at and (at.offset or at.resets)}
+        found: dict[int, int] = {}
+        for partition in self._topic.partitions:
+            known = known_offset(self._state, self._topic, partition)
+            if known is not None and had_rows(self._topic, partition, known):
+                found[partition] = known.offset
+        return found
 
     def rewound(
         self, partition: int, reached: int, look_again: Callable[[], Table]

@@ -19,6 +19,7 @@ from calve.tables.dead_letters import (
 from calve.tables.feeding import table_gone
 from calve.tables.positions import committed_positions
 from calve.tables.topic_tables import create_topic_table, require_topic_table
+from calve.topics.rewound import had_rows
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -87,5 +88,7 @@ class TopicTables:
     def _had_rows(self, feed: TopicFeed, topic: Topic) -> bool:
         if any(each.last_seen is not None for each in feed.partitions.values()):
             return True
-        known = (self._state.committed(topic.id, number) for number in topic.partitions)
-        return any(each is not None and (each.offset or each.resets) for each in known)
+        return any(
+            had_rows(topic, number, self._state.committed(topic.id, number))
+            for number in topic.partitions
+        )

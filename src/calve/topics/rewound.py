@@ -84,6 +84,17 @@ def known_offset(state: State, topic: Topic, partition: int) -> CommittedOffset 
     return known if known and bound and known.log_id == bound.log_id else None
 
 
+def had_rows(topic: Topic, partition: int, known: CommittedOffset | None) -> bool:
+    """Whether anything of a partition was ever in the topic's table.
+
+    Where a replay has set an offset back to 0 there were rows too; where a log took over from one
+    that was lost before anything was committed, there were none.
+    """
+    if known is None:
+        return False
+    return bool(known.offset or (known.resets and partition not in topic.first_offsets))
+
+
 def find_rewound(
     state: State, topic: Topic, partition: int, *, reached: int, look_again: Callable[[], Table]
 ) -> Rewound | None:
