@@ -160,6 +160,23 @@ def test_a_gap_is_told_also_to_a_producer_that_only_waits(client: Any, intake: I
     assert intake.offsets(EVENTS).durable == 100
 
 
+def test_a_stream_that_ends_without_an_answer_says_why_when_it_is_closed(
+    client: Any, intake: Intake
+) -> None:
+    """pyarrow's reader tells that nothing more comes, and no more than that."""
+    place = intake.settings.data / "_calve" / "audit"
+    place.write_text("in the way")  # so that no topic can be made
+    writer, reader = put(client, "events")
+    writer.write_batch(BATCH)
+    assert answer(reader) is None
+    error = refused(writer.close)
+    assert isinstance(error, Unavailable)  # it may come back
+    assert "audit log" in error.message
+    assert error.context["batch"] == "0"
+    place.unlink()
+    assert sent(client, "events", BATCH)["end"] == 2
+
+
 @pytest.mark.parametrize("metadata", [b"{", b"[]", b'{"producer": 1}', b'{"p": "x"}', b"\xff\xfe"])
 def test_metadata_that_cannot_be_read_is_refused(client: Any, metadata: bytes) -> None:
     writer, _ = put(client, "events")

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from calve.audit import records
 from calve.errors import InvalidRequest, Overloaded, Unavailable
 from calve.ingest import Intake
 from calve.ingest.addresses import same_address
@@ -21,7 +22,7 @@ from calve.ingest.connections import Connections
 from calve.ingest.flight import FlightServer
 from calve.model import TableName
 from tests.conftest import MakeSettings
-from tests.integration.flight_calls import BATCH, act, answer, put, refused, rows, sent
+from tests.integration.flight_calls import BATCH, act, answer, put, refused, rows, sent, told
 from tests.servers.ingest import IngestProcess
 
 EVENTS = TableName.parse("events")
@@ -104,10 +105,12 @@ def test_300_streams_are_served_at_once(serve: Callable[..., Any]) -> None:
         for _ in range(2):
             for writer, _reader in streams:
                 writer.write_batch(BATCH)
-            for _writer, reader in streams:
-                assert answer(reader)["end"]
+            for writer, reader in streams:
+                assert told(writer, reader)["end"]
         close_quietly(*(writer for writer, _ in streams))
     assert intake.offsets(EVENTS).durable == 2 * 2 * 300
+    audit = records(intake.settings.data / "_calve" / "audit")
+    assert [each.step for each in audit] == ["begin", "end"]  # one made the topic for all
 
 
 def test_an_idle_stream_is_ended_and_a_busy_one_is_not(serve: Callable[..., Any]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,20 @@ import pyarrow as pa
 import pytest
 
 import calve
-from calve.errors import Conflict, Fenced, InvalidRequest, NotFound, Overloaded, Unavailable
+from calve.audit import records
+from calve.errors import (
+    CalveError,
+    Conflict,
+    Fenced,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    Unavailable,
+)
 from calve.ingest import Intake, as_refusal, produce
 from calve.lake import Lake
 from calve.model import TableName
+from calve.paths import make_private
 from calve.state import PIPELINE_LEASE, Progress, open_state
 from calve.topics import TopicChange, TopicRegistry, TopicSpec
 from calve.wal import Kind, Rejected
@@ -56,6 +68,83 @@ def test_a_first_batch_makes_its_topic(intake: Intake) -> None:
     assert columns_of(intake) == ["id", "name"]
     assert rows_in(intake) == [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
     assert intake.offsets(ORDERS) == (0, 2, 0)
+
+
+def first_rows_at_once(intake: Intake, count: int) -> list[object]:
+    """What became of rows that came for one topic at the same moment, before it was there."""
+    outcomes: list[object] = []
+    at_once = threading.Barrier(count)
+
+    def send() -> None:
+        at_once.wait()
+        try:
+            outcomes.append(intake.submit(ORDERS, pa.record_batch({"id": [1]})).wait().is_repeat)
+        except CalveError as error:
+            outcomes.append(type(error))
+
+    threads = [threading.Thread(target=send) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def audit_of(intake: Intake) -> list[tuple[str, str | None]]:
+    directory = intake.settings.data / "_calve" / "audit"
+    return [(each.step, each.result) for each in records(directory)]
+
+
+def test_of_many_first_batches_at_once_one_makes_the_topic_and_all_are_in(intake: Intake) -> None:
+    assert first_rows_at_once(intake, 50) == [False] * 50
+    assert intake.offsets(ORDERS).durable == 50
+    # One who looked for the topic before it was there, and comes when all is over.
+    intake._creation.create_from(ORDERS, pa.schema([("id", pa.int64())]))
+    assert audit_of(intake) == [("begin", None), ("end", "done")]
+
+
+@contextmanager
+def holding_the_audit_log(intake: Intake) -> Iterator[None]:
+    """So that making a topic takes until others wait for it."""
+    place = intake.settings.data / "_calve" / "audit"
+    make_private(place)
+    with (place / "audit.jsonl").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def test_a_topic_that_cannot_be_made_is_refused_to_all_who_wait_and_made_later(
+    intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calve.audit.trail._LOCK_SECONDS", 0.3)
+    with holding_the_audit_log(intake):
+        assert first_rows_at_once(intake, 20) == [Unavailable] * 20
+    assert first_rows_at_once(intake, 20) == [False] * 20
+
+
+def test_first_rows_that_make_no_topic_are_refused_alone(intake: Intake) -> None:
+    """Also while others wait for what becomes of them."""
+    refusals: list[CalveError] = []
+
+    def send_what_makes_none() -> None:
+        with pytest.raises(InvalidRequest) as raised:
+            intake.submit(ORDERS, pa.record_batch({"": [1]}))
+        refusals.append(raised.value)
+
+    with holding_the_audit_log(intake):
+        bad = threading.Thread(target=send_what_makes_none)
+        bad.start()
+        while not intake._creation._makings:
+            time.sleep(0.001)
+        outcomes: list[object] = []
+        good = threading.Thread(target=lambda: outcomes.extend(first_rows_at_once(intake, 10)))
+        good.start()
+        good.join(0.2)
+    bad.join()
+    good.join()
+    assert len(refusals) == 1
+    assert outcomes == [False] * 10
+    assert ("end", "failed") in audit_of(intake)
 
 
 def test_topics_are_not_made_by_themselves_where_that_is_not_allowed(

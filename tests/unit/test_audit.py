@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import inspect
 import json
 import multiprocessing
 import os
 import stat
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -139,6 +142,61 @@ def test_several_processes_write_whole_lines_into_files_that_are_rotated(tmp_pat
     full = list(tmp_path.glob("audit-*.jsonl"))
     assert len(full) > 3
     assert all(20_000 <= path.stat().st_size < 21_000 for path in full)
+
+
+def _recorded_by_threads(*trails: Trail) -> list[str]:
+    """What each was told of those who recorded something at once."""
+    told: list[str] = []
+
+    def act(trail: Trail) -> None:
+        try:
+            with trail.recording("topic.alter", "orders"):
+                pass
+            told.append("done")
+        except Unavailable as error:
+            told.append(error.message.rpartition(": ")[2])
+
+    threads = [threading.Thread(target=act, args=(trail,)) for trail in trails]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return told
+
+
+@pytest.mark.parametrize("trail_count", [1, 20])
+def test_many_who_write_and_a_slow_disk_are_no_reason_to_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trail_count: int
+) -> None:
+    """As long as lines are written, whoever waits for its turn goes on waiting: threads for each
+    other, and trails, as those of several processes, for the file."""
+    sync = os.fsync
+
+    def sync_slowly(file: int) -> None:
+        time.sleep(0.08)
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", sync_slowly)
+    monkeypatch.setattr("calve.audit.trail._LOCK_SECONDS", 2.0)  # all together take longer
+    trails = [trail_in(tmp_path) for _ in range(trail_count)] * (20 // trail_count)
+    assert _recorded_by_threads(*trails) == ["done"] * 20
+    assert len(list(records(tmp_path))) == 40
+
+
+def test_who_has_the_file_and_writes_nothing_makes_nobody_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calve.audit.trail._LOCK_SECONDS", 0.1)
+    trail = trail_in(tmp_path)
+    with (tmp_path / "audit.jsonl").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        told = _recorded_by_threads(*[trail] * 5)
+    assert len(told) == 5
+    assert set(told) <= {
+        "another process does not let go of it",
+        "the disk has not taken the last line yet",
+    }
+    assert _recorded_by_threads(trail) == ["done"]
 
 
 def _die_inside(directory: str) -> None:

@@ -70,6 +70,9 @@ class Trail:
         self._bytes_max = bytes_max
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
+        # Threads wait for each other here; only one of them asks again and again for the file.
+        self._writing = threading.Lock()
+        self._written_at = 0.0
         self._refusals_left = float(_REFUSALS_AT_ONCE)
         self._refused_at = self._clock.monotonic()
 
@@ -159,7 +162,7 @@ class Trail:
         assert self._directory is not None
         line = _encoded(record) + b"\n"
         try:
-            with _locked(self._directory) as file:
+            with self._turn() as idle_since, _locked(self._directory, idle_since) as file:
                 size = os.fstat(file).st_size
                 if size and os.pread(file, 1, size - 1) != b"\n":
                     line = b"\n" + line  # somebody died in the middle of one
@@ -168,12 +171,25 @@ class Trail:
                     os.fsync(file)
                 if size + len(line) >= self._bytes_max:
                     self._put_away()
+                self._written_at = time.monotonic()
         except OSError as error:
             raise Unavailable(
                 f"the audit log in {self._directory} cannot be written: {error.strerror or error}",
                 hint="nothing administrative is done without a record of it; make room there, or "
                 "mend its permissions, and try again",
             ) from error
+
+    @contextmanager
+    def _turn(self) -> Iterator[float]:
+        """Before the other threads of this process; since when nothing was written meanwhile."""
+        came_at = time.monotonic()
+        while not self._writing.acquire(timeout=_LOCK_SECONDS):
+            if _is_late(max(came_at, self._written_at)):
+                raise TimeoutError("the disk has not taken the last line yet")
+        try:
+            yield max(came_at, self._written_at)
+        finally:
+            self._writing.release()
 
     def _put_away(self) -> None:
         """Name the file as full; whoever comes next makes a new one."""
@@ -203,14 +219,20 @@ def _writable(value: Any) -> Any:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[int]:
-    """The file that is written now, which nobody else writes meanwhile."""
-    deadline = time.monotonic() + _LOCK_SECONDS
+def _locked(directory: Path, idle_since: float) -> Iterator[int]:
+    """The file that is written now, which nobody else writes meanwhile.
+
+    TimeoutError if whoever has it writes nothing. Many who write, on a slow machine, are no error.
+    """
     while True:
         file = _opened(directory)
         try:
+            size = os.fstat(file).st_size
             while not _lock(file):
-                if time.monotonic() > deadline:
+                before, size = size, os.fstat(file).st_size
+                if size != before:
+                    idle_since = time.monotonic()
+                elif _is_late(idle_since):
                     raise TimeoutError("another process does not let go of it")
                 time.sleep(_LOOK_SECONDS)
             if _is_current(file, directory):
@@ -218,6 +240,10 @@ def _locked(directory: Path) -> Iterator[int]:
                 return
         finally:
             os.close(file)
+
+
+def _is_late(idle_since: float) -> bool:
+    return time.monotonic() - idle_since > _LOCK_SECONDS
 
 
 def _opened(directory: Path) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from calve.errors import Conflict, InvalidRequest, NotFound
+from calve.errors import CalveError, Conflict, InvalidRequest, NotFound
 from calve.tables.catalog import LakeCatalog
 from calve.tables.feeding import feeding_topic, topic_columns
 from calve.tables.positions import committed_positions
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
 
+    from calve.audit import Trail
     from calve.clock import Clock
     from calve.model import TableName
     from calve.settings import Settings
@@ -26,15 +27,28 @@ if TYPE_CHECKING:
     from calve.topics.topic import Topic
 
 
+class _Making:
+    """A topic that somebody is making from its first rows, for others to wait for."""
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+        self.is_made = False
+        self.failure: CalveError | None = None  # if it was not about those rows
+
+
 class TopicCreation:
     """Asks the catalog when a topic is made, and never while rows come in."""
 
-    def __init__(self, settings: Settings, registry: TopicRegistry, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, registry: TopicRegistry, clock: Clock, trail: Trail
+    ) -> None:
         self._settings = settings
         self._registry = registry
         self._clock = clock
+        self._trail = trail
         self._lock = threading.Lock()
         self._catalog: LakeCatalog | None = None
+        self._makings: dict[TableName, _Making] = {}
 
     def create(self, name: TableName, spec: TopicSpec) -> Topic:
         table = self.table(name.by_user())
@@ -49,15 +63,44 @@ class TopicCreation:
             )
         return self._registry.add(topic)
 
-    def create_from(self, name: TableName, schema: pa.Schema) -> Topic:
-        """A topic with the columns of a first batch; or the one that another was faster with."""
+    def create_from(self, name: TableName, schema: pa.Schema) -> None:
+        """Have a topic with the columns of a first batch, unless there is one by now.
+
+        Of many who come at once with first rows, one makes it and is recorded. The others wait, or
+        they would all ask the catalog and stand in line for the audit log.
+        """
+        making = _Making()
+        while (first := self._first(name, making)) is not making:
+            first.is_over.wait()
+            if first.is_made:
+                return
+            if first.failure is not None:
+                raise _again(first.failure)
         try:
-            return self.create(name, TopicSpec(schema=schema_of_first(schema)))
-        except Conflict:
-            found = self._registry.find(name)
-            if found is None:
-                raise
-            return found
+            self._make_from(name, schema)
+            making.is_made = True
+        except CalveError as error:
+            making.failure = None if isinstance(error, InvalidRequest) else error
+            raise
+        finally:
+            with self._lock:
+                del self._makings[name]
+            making.is_over.set()
+
+    def _first(self, name: TableName, making: _Making) -> _Making:
+        """Whose turn it is to make the topic."""
+        with self._lock:
+            return self._makings.setdefault(name, making)
+
+    def _make_from(self, name: TableName, schema: pa.Schema) -> None:
+        if self._registry.find(name) is not None:
+            return
+        with self._trail.recording("topic.create", str(name), {"from": "its first rows"}):
+            try:
+                self.create(name, TopicSpec(schema=schema_of_first(schema)))
+            except Conflict:
+                if self._registry.find(name) is None:
+                    raise  # or another process was faster
 
     def committed_in_table(self, topic: Topic, partition: int) -> int | None:
         """The offset that the topic's table has reached, if there is one."""
@@ -107,3 +150,8 @@ class TopicCreation:
         with self._lock:
             if self._catalog is not None:
                 self._catalog.close()
+
+
+def _again(error: CalveError) -> CalveError:
+    """For another thread: each that raises an error leaves its traces in it."""
+    return type(error)(error.message, hint=error.hint, context=dict(error.context))

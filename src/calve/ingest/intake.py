@@ -120,7 +120,7 @@ class Intake:
         self._attachments = Attachments(
             self._state, self._registry, self._kept, self._readers, self.partition
         )
-        self._creation = TopicCreation(settings, self._registry, self._clock)
+        self._creation = TopicCreation(settings, self._registry, self._clock, self.audit)
         self._attachments.attach_all()
         self._keeper = Keeper(self._kept, self._state, self._attachments, self.partition)
         if self.limits is not None and self.limits.bounds_log:
@@ -333,8 +333,7 @@ class Intake:
         if first is None:
             self._registry.topic(name)
         else:
-            with self.audit.recording("topic.create", str(name), {"from": "its first rows"}):
-                self._creation.create_from(name, first.schema)
+            self._creation.create_from(name, first.schema)
 
     def _grown(self, attached: Attached, wanted: Topic) -> Attached:
         """The topic with what the rows need; as somebody else left it, if they were faster."""
