@@ -88,10 +88,9 @@ def behind(state: State, awaited: Awaited) -> dict[int, int]:
     """How far those partitions are that have not reached their end."""
     found = {}
     for partition, end in awaited.ends.items():
-        known = state.committed(awaited.topic_id, partition)
-        committed = known.offset if known else 0
-        if committed < end:
-            found[partition] = committed
+        reached = state.reached(awaited.topic_id, partition)
+        if reached < end:
+            found[partition] = reached
     return found
 
 
