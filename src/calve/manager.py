@@ -299,7 +299,7 @@ class IcebergManager:
             from calve.changes.rollback import Replay, roll_back_fed
 
             place = (Path(log) if log else self._lake.settings.wal.path) if replay else None
-            again = Replay(place, self._lake.catalog) if place else None
+            again = Replay(place, self._lake.catalog, self._lake.settings) if place else None
             made = roll_back_fed(
                 loaded, snapshot_id, settings=self._lake.settings, force=force, replay=again
             )

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from calve.changes.hold import Hold, Known, holding
+from calve.changes.replayed_logs import ReplayedLogs
 from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.model import TableName
 from calve.tables.commit import Committed, TableCommit
@@ -38,8 +39,6 @@ from calve.tables.runs import Runs
 from calve.tables.snapshots import require_rollback
 from calve.tables.staging import Edit
 from calve.tables.translate import translating
-from calve.wal import Claim, LogReader, Stream
-from calve.wal.identity import require_stream
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -52,10 +51,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """That the rows are to come again: the directory of their log, and the lake they are of."""
+    """That the rows are to come again: the directory of their log, and the lake they are of.
+
+    Of partitions that the directory does not have, the logs are where `settings` say.
+    """
 
     log: Path
     catalog: LakeCatalog
+    settings: Settings
 
 
 def roll_back_fed(
@@ -168,14 +171,12 @@ class _Plan:
         assert topic is not None
         letters = find_dead_letter_table(replay.catalog, topic)
         plan = self
-        with LogReader(replay.log) as reader:
-            for partition, position in self.positions.items():
-                offset = _reached(table, snapshot_id, partition)
-                if offset < position.offset:
-                    _require_none_aside(table, letters, partition, offset)
-                    plan = plan._set_back(
-                        partition, _replayed(reader, topic, partition, position, offset)
-                    )
+        logs = ReplayedLogs(replay.log, replay.settings, topic)
+        for partition, position in self.positions.items():
+            offset = _reached(table, snapshot_id, partition)
+            if offset < position.offset:
+                _require_none_aside(table, letters, partition, offset)
+                plan = plan._set_back(partition, logs.set_back(partition, position, offset))
         return plan
 
     def _set_back(self, partition: int, position: Position) -> _Plan:
@@ -270,26 +271,3 @@ def _require_none_aside(table: Table, letters: Table | None, partition: int, off
             hint="roll back without --replay, or to a snapshot that is not older than they are",
             context={"partition": str(partition), "offset": str(offset)},
         )
-
-
-def _replayed(
-    reader: LogReader, topic: TableName, partition: int, position: Position, offset: int
-) -> Position:
-    """The position set back to an offset, if the log holds all that follows."""
-    stream = reader.stream(topic, partition)
-    first, durable = reader.offsets(stream)
-    claim = Claim(position.log, position.offset)
-    require_stream(stream, claim, first=min(first, position.offset), durable=durable)
-    if offset < first:
-        raise Conflict(
-            f"the rows {offset} to {first} of {stream.name} are no longer in the log, which begins "
-            f"at {first}",
-            hint="roll back without --replay: the rows are then recorded as removed",
-            context={"first": str(first), "wanted": str(offset)},
-        )
-    return replace(position, offset=offset, checksum=_checksum(reader, stream, offset))
-
-
-def _checksum(reader: LogReader, stream: Stream, offset: int) -> str:
-    found = reader.content_sum(stream, offset)
-    return "" if found is None else f"{found:016x}"
