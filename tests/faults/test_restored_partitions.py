@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from calve.errors import Conflict, NotFound, Unavailable
@@ -17,6 +19,8 @@ from calve.model import TableName
 from calve.pipeline.pipeline import Pipeline
 from calve.settings import Settings
 from calve.tables.positions import committed_position
+from calve.wal import Rejected
+from tests.commands import run_command
 from tests.conftest import QUICK_RETRIES, MakeSettings
 from tests.fakes.pipelines import Site, site
 
@@ -35,13 +39,16 @@ class Two:
     second: Intake
     settings: Settings
 
-    def fill(self, pipeline: Pipeline) -> None:
-        """Rows of both partitions, and a catalog that then knows less than all of them."""
+    def fill(self, pipeline: Pipeline, *, bad_after: int | None = None) -> None:
+        """Rows of both partitions, and a topic's table that then has less than all of them."""
         copied = ""
         for number in range(COMMITTED):
             self.first.send("orders", [{"id": number, "text": LARGE}])
             row = pa.RecordBatch.from_pylist([{"id": 100 + number, "text": LARGE}])
             self.second.submit(ORDERS, row).wait()
+            if number == bad_after:
+                bad = Rejected(b"{", "application/x-ndjson", "no row")
+                self.second.submit(ORDERS, [bad]).wait()
             assert pipeline.drain(30)
             if number == COPIED - 1:
                 copied = self.first.table("orders").metadata_location
@@ -136,3 +143,22 @@ def test_a_replay_is_refused_with_the_way_out_where_a_log_is_not_named(
     assert two.first.committed("orders", 0) == COMMITTED
     with pytest.raises(NotFound):
         two.roll_back(log=Path("/nowhere/at/all"))
+
+
+def test_a_replay_that_dead_letters_forbid_tells_how_to_keep_the_rows_of_all_partitions(
+    two: Two,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    two.fill(two.first.pipeline(settings=two.settings), bad_after=COPIED + 1)
+    with pytest.raises(Conflict, match=r"rows of partition 1 .* among the dead letters") as refusal:
+        two.roll_back()
+    question = re.search(r'`calve sql "(.*)" --output rows.parquet`', str(refusal.value.hint))
+    assert question is not None
+    kept = str(tmp_path / "rows.parquet")
+    words = ["calve", "sql", question[1], "--output", kept, "--data", str(two.settings.data)]
+    logs = ["--set", f"pipeline.logs={two.second.log.directory}"]
+    assert run_command([*words, *logs], monkeypatch, capsys).code == 0
+    ids = sorted(row["id"] for row in pq.read_table(kept).to_pylist())
+    assert ids == [*range(COPIED, COMMITTED), *range(100 + COPIED, 100 + COMMITTED)]

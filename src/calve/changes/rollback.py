@@ -171,12 +171,16 @@ class _Plan:
         assert topic is not None
         letters = find_dead_letter_table(replay.catalog, topic)
         plan = self
+        back = {
+            partition: range(offset, position.offset)
+            for partition, position in self.positions.items()
+            if (offset := _reached(table, snapshot_id, partition)) < position.offset
+        }
+        _require_none_aside(topic, table, letters, back)
         logs = ReplayedLogs(replay.log, replay.settings, topic)
-        for partition, position in self.positions.items():
-            offset = _reached(table, snapshot_id, partition)
-            if offset < position.offset:
-                _require_none_aside(table, letters, partition, offset)
-                plan = plan._set_back(partition, logs.set_back(partition, position, offset))
+        for partition, rows in back.items():
+            position = logs.set_back(partition, self.positions[partition], rows.start)
+            plan = plan._set_back(partition, position)
         return plan
 
     def _set_back(self, partition: int, position: Position) -> _Plan:
@@ -259,15 +263,34 @@ def _reached(table: Table, snapshot_id: int, partition: int) -> int:
     return found
 
 
-def _require_none_aside(table: Table, letters: Table | None, partition: int, offset: int) -> None:
+def _require_none_aside(
+    topic: TableName, table: Table, letters: Table | None, back: Mapping[int, range]
+) -> None:
     """Refuse to have rows come again of which some were set aside: they would be in both tables,
     or, where they do not fit this time, in neither."""
-    named = named_dead_letters(table.properties, partition)
-    reached = committed_position(letters, partition) if letters is not None else None
-    if max(named.end if named else 0, reached.offset if reached else 0) > offset:
-        raise Conflict(
-            f"rows of partition {partition} behind offset {offset} are among the dead letters, and "
-            "would not come again once",
-            hint="roll back without --replay, or to a snapshot that is not older than they are",
-            context={"partition": str(partition), "offset": str(offset)},
-        )
+    for partition, rows in back.items():
+        named = named_dead_letters(table.properties, partition)
+        reached = committed_position(letters, partition) if letters is not None else None
+        if max(named.end if named else 0, reached.offset if reached else 0) > rows.start:
+            raise Conflict(
+                f"rows of partition {partition} behind offset {rows.start} are among the dead "
+                "letters, and would not come again once",
+                hint=_instead_of_replay(topic, back),
+                context={"partition": str(partition), "offset": str(rows.start)},
+            )
+
+
+def _instead_of_replay(topic: TableName, back: Mapping[int, range]) -> str:
+    # Without those that come by themselves afterwards.
+    wanted = " OR ".join(
+        f"_calve_partition = {partition} AND _calve_offset BETWEEN {rows[0]} AND {rows[-1]}"
+        for partition, rows in back.items()
+    )
+    question = f"SELECT * FROM {topic} WHERE {wanted}"  # noqa: S608 - for a person to ask
+    return (
+        "roll back without --replay, or to a snapshot that is not older than they are. If the "
+        f"table was restored from an older copy, restore {topic.dead_letters} from the same one, "
+        f'and do this again; or keep the rows with `calve sql "{question}" --output rows.parquet` '
+        f"before you roll back without --replay, and send them again afterwards with `calve "
+        f"produce {topic} --data rows.parquet`"
+    )
