@@ -31,8 +31,12 @@ if TYPE_CHECKING:
 
 # Below this, other libraries' words are not for Calve's users unless they ask for them.
 _OTHERS_LEVEL: Final = logging.WARNING
-# uvicorn has a line for each request that is not HTTP, which anybody can send.
-_QUIET: Final = dict.fromkeys(("py4j", "pyiceberg", "urllib3", "uvicorn.error"), logging.ERROR)
+# uvicorn has a line for each request that is not HTTP, which anybody can send. What Py4J logs as an
+# error, with a traceback, is raised as well, and told by whoever catches it.
+_QUIET: Final = {
+    **dict.fromkeys(("pyiceberg", "urllib3", "uvicorn.error"), logging.ERROR),
+    "py4j": logging.CRITICAL,
+}
 
 _bound: ContextVar[Mapping[str, str]] = ContextVar("calve_bound_ids", default=MappingProxyType({}))
 
@@ -61,6 +65,7 @@ def configure_logs(settings: Settings, stream: TextIO | None = None) -> logging.
     hide_secrets(settings)
     stream = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(stream)
+    handler.addFilter(_is_wanted)
     handler.setFormatter(_Formatter(settings, as_json=_as_json(settings.log, stream)))
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old.formatter, _Formatter)]:
@@ -75,6 +80,12 @@ def configure_logs(settings: Settings, stream: TextIO | None = None) -> logging.
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
     return handler
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Hold what Py4J gives to the root logger, instead of its own, to the level of its own."""
+    is_bridge = record.name == "root" and record.module == "java_gateway"
+    return not is_bridge or logging.getLogger("py4j").isEnabledFor(record.levelno)
 
 
 def _as_json(settings: LogSettings, stream: TextIO) -> bool:

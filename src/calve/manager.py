@@ -19,12 +19,12 @@ from calve.audit import audited
 from calve.audit.actions import TABLES
 from calve.connections import Connections, LakeSource, settings_of
 from calve.errors import InvalidRequest
+from calve.maintenance.rollback import Rollback
 from calve.model import TableName
 from calve.tables import evolution, expiry, letters_gone, orphans, references, snapshots
 from calve.tables.describe import TableDescription, describe_table
 from calve.tables.evolution import SchemaChange, TypeSource
 from calve.tables.expiry import Expiry
-from calve.tables.feeding import feeding_topic
 from calve.tables.orphans import RemovedFiles
 from calve.tables.references import Reference, References
 from calve.tables.schemas import SchemaSource, TableDefinition, define_table
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from calve.changes.row_changes import RowChanges
     from calve.maintenance.verification import Verification
     from calve.query.rows import Rows
+    from calve.tables.rollback_plan import RollbackPlan
 
 Engine: TypeAlias = Literal["python", "spark"]
 Moment: TypeAlias = datetime | date | str
@@ -294,22 +295,19 @@ class IcebergManager:
         which a topic feeds are recorded as removed, in a snapshot on top of the old one; with
         `replay` they come again from the topic's log, the lake's own or that in a directory.
         """
-        loaded = self._lake.catalog.load_table(table)
-        if replay or feeding_topic(loaded) is not None:
-            from calve.changes.rollback import Replay, roll_back_fed
+        return self._rollback(table, snapshot_id, force=force, replay=replay, log=log).apply()
 
-            place = (Path(log) if log else self._lake.settings.wal.path) if replay else None
-            again = Replay(place, self._lake.catalog, self._lake.settings) if place else None
-            made = roll_back_fed(
-                loaded, snapshot_id, settings=self._lake.settings, force=force, replay=again
-            )
-            return snapshots.snapshot_by_id(self._lake.catalog.load_table(table), made)
-
-        def go_back(loaded: Table) -> Snapshot:
-            snapshots.rollback(loaded, snapshot_id, force=force)
-            return snapshots.snapshot_by_id(loaded, snapshot_id)
-
-        return self._change(table, go_back)
+    def plan_rollback(
+        self,
+        table: str,
+        snapshot_id: int,
+        *,
+        force: bool = False,
+        replay: bool = False,
+        log: str | PathLike[str] | None = None,
+    ) -> RollbackPlan:
+        """What `rollback` would do, with the same errors; nothing is changed."""
+        return self._rollback(table, snapshot_id, force=force, replay=replay, log=log).plan()
 
     def expire_snapshots(
         self, table: str, older_than_days: float, *, dry_run: bool = False, force: bool = False
@@ -479,6 +477,9 @@ class IcebergManager:
         from calve.query.scan import read_view
 
         return read_view(view, where=where, columns=columns, limit=limit, spark=self._lake.spark)
+
+    def _rollback(self, table: str, snapshot_id: int, **how: Any) -> Rollback:
+        return Rollback(self._lake.catalog, self._lake.settings, table, snapshot_id, **how)
 
     def _record_removals(self, table: str) -> None:
         from calve.tables.recording import record_removals

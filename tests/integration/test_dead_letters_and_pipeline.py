@@ -240,3 +240,46 @@ def test_dead_letters_on_their_way_are_not_dropped(lake_site: Site) -> None:
         manager.drop_table("orders__dead_letters", force=True)
     assert lake_site.pipeline().drain(30)
     audited(lake_site)
+
+
+@pytest.mark.parametrize("is_same_pipeline", [True, False])
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_dead_letters_whose_table_was_set_back_stop_their_topic(
+    lake_site: Site, *, is_dropped: bool, is_same_pipeline: bool
+) -> None:
+    pipeline = lake_site.pipeline()
+    places = []
+    for number in (1, 2, 3):
+        send(lake_site, number)
+        assert pipeline.drain(30)
+        places.append(lake_site.table("orders__dead_letters").metadata_location)
+    known_as(lake_site, places[0])
+    send(lake_site, 4)
+    later = pipeline if is_same_pipeline else lake_site.pipeline()
+    assert not later.drain(0.5)
+    assert lake_site.offsets("orders__dead_letters") == [1], "nothing is added"
+    (told,) = lake_site.state.progress().partitions.values()
+    assert "orders__dead_letters was set back" in str(told.error)
+    audit = verify_topic(lake_site.catalog, ORDERS, own_log=lake_site.settings.wal.path)
+    assert any("was set back" in each for each in audit.problems)
+    if is_dropped:
+        assert "calve table drop --force orders__dead_letters" in str(told.hint)
+        with IcebergManager(lake_site.settings) as manager:
+            manager.drop_table("orders__dead_letters", force=True)
+        send(lake_site, 5)
+        assert later.drain(30)
+        # The newest range of then is still named by the topic's table, and so not lost.
+        assert lake_site.offsets("orders__dead_letters") == [5, 7, 9]
+        assert ids(lake_site) == [1, 2, 3, 4, 5]
+        return
+    known_as(lake_site, places[-1])
+    assert later.drain(30)
+    lake_site.require_each_once("orders", 8)
+    audited(lake_site)
+
+
+def known_as(made: Site, metadata: str) -> None:
+    """Have the catalog know the dead letters as they were with that metadata."""
+    name = made.table("orders__dead_letters").name()
+    made.catalog.iceberg.drop_table(name)
+    made.catalog.iceberg.register_table(name, metadata)

@@ -55,6 +55,11 @@ def family(pid: int) -> list[int]:
     return [pid, *(each.pid for each in found.children(recursive=True))]
 
 
+def jvm_of(pipeline: int) -> int:
+    (java,) = [each.pid for each in psutil.Process(pipeline).children() if each.name() == "java"]
+    return java
+
+
 def pipeline_of(service: Up) -> int:
     pid = service.pipeline_pid
     assert pid is not None
@@ -70,7 +75,7 @@ def set_aside(http: str, topic: str, body: bytes) -> None:
     urlopen(request, timeout=30).read()
 
 
-def test_rows_get_into_tables_and_a_pipeline_that_is_killed_comes_back(data: Path) -> None:
+def test_rows_get_into_tables_and_a_pipeline_or_jvm_that_is_killed_comes_back(data: Path) -> None:
     with up(data, only=None) as service:
         at = service.addresses()
         assert post_rows(at["http"], "events", [{"id": 1}])["end"] == 1
@@ -93,14 +98,23 @@ def test_rows_get_into_tables_and_a_pipeline_that_is_killed_comes_back(data: Pat
             assert ids(data) == [1, 2, 3]
             assert service.ingest_pid == ingest
 
+            pipeline = pipeline_of(service)
+            os.kill(jvm_of(pipeline), signal.SIGKILL)
             client.produce("events", [{"id": 4}]).result(10)
+            wait_until(lambda: service.pipeline_pid not in {None, pipeline}, SPARK_SECONDS)
+            client.flush("events", SPARK_SECONDS, to_table=True)
+            assert ids(data) == [1, 2, 3, 4]
+
+            client.produce("events", [{"id": 5}]).result(10)
         last = family(pipeline_of(service))
         service.signal(signal.SIGTERM)
         code, words = service.ended()
     assert (code, "stopped" in words) == (0, True), words
     assert words.count("the pipeline is ready") == 1
-    assert words.count("pipeline is back") == 1
-    assert ids(data) == [1, 2, 3, 4], "it has drained"
+    assert words.count("pipeline is back") == 2
+    assert words.count("the pipeline ends, and is started again: Spark") == 1
+    assert "Traceback" not in words
+    assert ids(data) == [1, 2, 3, 4, 5], "it has drained"
     assert dead_letters(data) == [2]
     assert not any(map(is_alive, last))
     assert not pipeline_runs(data)

@@ -125,6 +125,28 @@ def test_a_table_may_change_while_rows_are_under_way(
     assert both.lake.tables.verify_topic("t", log=both.site.intake.log.directory).is_sound
 
 
+@pytest.mark.parametrize(("change", "name"), [(drop_column, None), (rename_column, "label")])
+def test_a_column_changed_outside_stays_so_after_its_schemas_are_gone(
+    both: SparkSite, change: Callable[[SparkSite], None], name: str | None
+) -> None:
+    pipeline = both.pipeline()
+    both.site.send("t", batch(0))
+    assert pipeline.drain(60)
+    change(both)
+    both.site.send("t", batch(10))
+    assert pipeline.drain(60)
+    both.sql(
+        "CALL system.expire_snapshots(table => 'default.default.t', retain_last => 1, "
+        "older_than => TIMESTAMP '2100-01-01 00:00:00', clean_expired_metadata => true)"
+    )
+    schemas = both.site.table("t").metadata.schemas
+    assert not any(field.name == "name" for schema in schemas for field in schema.fields)
+    both.site.send("t", batch(20))
+    assert pipeline.drain(60)
+    expected = [{"id": each, **({name: f"n{each}"} if name else {})} for each in range(30)]
+    assert both.site.rows("t") == expected
+
+
 def test_rows_that_kill_the_worker_stop_their_own_topic_alone(
     both: SparkSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ OTHERS = {
     IcebergManager: {
         "list_tables", "describe_table", "insert_data", "query_table", "query_snapshot",
         "query_as_of", "sql", "list_snapshots", "get_current_snapshot", "plan_scan",
-        "verify_topic", "list_branches", "list_tags", "close",
+        "plan_rollback", "verify_topic", "list_branches", "list_tags", "close",
     },
     Intake: {
         "submit", "require_fits", "repeated", "offsets", "offsets_of", "log_ends", "read", "flush", "sync",

@@ -6,17 +6,21 @@ import contextvars
 import io
 import json
 import logging
+import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from py4j.java_gateway import GatewayClient, GatewayParameters
 
 from calve.errors import InvalidSettings
 from calve.log import bound, bound_ids, configure_logs, new_correlation_id
 from calve.settings import Settings, component_levels, load_settings
 
 log = logging.getLogger("calve.tests")
+NAMES = ("calve", "calve.tests", "pyiceberg", "py4j")
 
 
 class Terminal(io.StringIO):
@@ -28,7 +32,7 @@ class Terminal(io.StringIO):
 def restored_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
-    levels = {name: logging.getLogger(name).level for name in ("calve", "calve.tests", "pyiceberg")}
+    levels = {name: logging.getLogger(name).level for name in NAMES}
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
@@ -146,3 +150,29 @@ def test_no_secret_is_logged_whatever_carries_it(tmp_path: Path) -> None:
 
 def test_importing_calve_configures_nothing() -> None:
     assert not logging.getLogger("calve").handlers
+
+
+@pytest.mark.parametrize("levels", ["", "py4j=error"])
+def test_what_py4j_says_of_a_lost_jvm_is_heard_on_request(tmp_path: Path, levels: str) -> None:
+    stream = io.StringIO()
+    configure_logs(settings(tmp_path, log__levels=levels), stream)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        thread = threading.Thread(target=hang_up, args=(server,), daemon=True)
+        thread.start()
+        client = GatewayClient(gateway_parameters=GatewayParameters(port=port))
+        assert client.send_command("hello\n", retry=False) == "x"
+        thread.join(10)
+    assert ["Exception while sending command." in each for each in events(stream)] == (
+        [True] if levels else []
+    )
+
+
+def hang_up(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(100)
+
+
+def events(stream: io.StringIO) -> list[str]:
+    return [str(record["event"]) for record in records(stream)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PythonException
 
 from calve.spark.translate import translate_spark
@@ -36,6 +37,11 @@ def test_of_another_error_the_first_line_is_told() -> None:
 def test_of_a_worker_that_has_died_is_told_that_it_has() -> None:
     told = translate_spark(PythonException(DIED))
     assert told.message == "Spark: Python worker exited unexpectedly (crashed). Consider more."
+
+
+def test_of_a_jvm_that_is_gone_is_told_that_it_is() -> None:
+    for error in (ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("empty")):
+        assert translate_spark(error).message == "Spark: its JVM does not answer any more"
 
 
 def test_of_a_lost_task_with_a_traceback_the_job_is_told() -> None:

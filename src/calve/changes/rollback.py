@@ -33,8 +33,10 @@ from calve.tables.positions import (
     committed_positions,
     position_property,
 )
+from calve.tables.ranges import Range
 from calve.tables.reached import is_on_line, reached_offset, reached_summary
 from calve.tables.removals import Removals, recorded
+from calve.tables.rollback_plan import PartitionPlan, RollbackPlan, plan_rollback
 from calve.tables.runs import Runs
 from calve.tables.snapshots import require_rollback
 from calve.tables.staging import Edit
@@ -75,16 +77,47 @@ def roll_back_fed(
     `replay` the committed offset goes back too, so that the rows come again; Conflict if the log
     does not hold them all any more, or if some of them were set aside.
     """
+    with _holding(settings, table, _required_topic(table)) as hold:
+        if replay is None:
+            plan_of = partial(_Plan.of, known=hold.known)
+            return _roll_back(TableCommit(table), snapshot_id, plan_of, force=force)
+        return _replay(table, snapshot_id, replay, hold, force=force)
+
+
+def plan_fed(
+    table: Table,
+    snapshot_id: int,
+    *,
+    settings: Settings | None = None,
+    force: bool = False,
+    replay: Replay | None = None,
+) -> RollbackPlan:
+    """What `roll_back_fed` would do now, with the same errors. Nothing is held nor written."""
+    topic = _required_topic(table)
+    with _holding(settings, table, topic) as hold, translating():
+        if replay is not None:
+            _require_replayable(table)
+        current = TableCommit(table).table
+        told = plan_rollback(current, snapshot_id, force=force)
+        staying = _Plan.of(current, snapshot_id, hold.known)
+        plan = staying.replaying(current, snapshot_id, replay) if replay else staying
+        # Where only the state is ahead, a replay leaves the table as it is.
+        is_change = plan.changes(current) or plan.positions != staying.positions
+        return replace(
+            told,
+            has_effect=told.has_effect or is_change,
+            topic=str(topic),
+            partitions=plan.told(current, since=staying),
+        )
+
+
+def _required_topic(table: Table) -> TableName:
     topic = feeding_topic(table)
     if topic is None:
         raise InvalidRequest(
             "no topic feeds the table: there is nothing to replay", hint="roll back without replay"
         )
-    with _holding(settings, table, topic) as hold:
-        if replay is None:
-            plan_of = partial(_Plan.of, known=hold.known)
-            return _roll_back(TableCommit(table), snapshot_id, plan_of, force=force)
-        return _replay(table, snapshot_id, replay, hold, force=force)
+    return topic
 
 
 def _holding(
@@ -97,11 +130,7 @@ def _holding(
 
 
 def _replay(table: Table, snapshot_id: int, replay: Replay, hold: Hold, *, force: bool) -> int:
-    if holds_dead_letters(table):
-        raise InvalidRequest(
-            "dead letters do not come from the log again once they are in their table",
-            hint="roll back without replay; `calve dead-letter replay` sends those that are left",
-        )
+    _require_replayable(table)
     commit = TableCommit(table)
     try:
         plan_of = partial(_replaying, replay=replay, hold=hold)
@@ -109,6 +138,14 @@ def _replay(table: Table, snapshot_id: int, replay: Replay, hold: Hold, *, force
     finally:
         if not commit.is_undecided:
             hold.release()
+
+
+def _require_replayable(table: Table) -> None:
+    if holds_dead_letters(table):
+        raise InvalidRequest(
+            "dead letters do not come from the log again once they are in their table",
+            hint="roll back without replay; `calve dead-letter replay` sends those that are left",
+        )
 
 
 def _roll_back(
@@ -196,6 +233,20 @@ class _Plan:
         is_unbroken = all(is_on_line(table, position) for position in known.values())
         return bool(self.left) or self.positions != known or not is_unbroken
 
+    def told(self, table: Table, *, since: _Plan) -> tuple[PartitionPlan, ...]:
+        """For those who show it; what has gone back since another plan comes again."""
+        known = committed_positions(table)
+        return tuple(
+            PartitionPlan(
+                partition,
+                committed=known[partition].offset if partition in known else 0,
+                committed_after=position.offset,
+                removed=self.left.ranges(partition).ranges,
+                replayed=_range(position.offset, since.positions[partition].offset),
+            )
+            for partition, position in sorted(self.positions.items())
+        )
+
     def edit(self, table: Table, snapshot_id: int) -> Edit:
         before = Removals.parse(table.properties)
         summary = {"calve.operation": new_operation_id("rollback")}
@@ -213,6 +264,10 @@ class _Plan:
         for partition, position in self.positions.items():
             stamped |= position_property(partition, replace(position, snapshot_id=snapshot_id))
         return stamped
+
+
+def _range(first: int, end: int) -> Range | None:
+    return Range(first, end, end - first) if first < end else None
 
 
 def _lost_before(table: Table, positions: Mapping[int, Position]) -> Removals:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +12,9 @@ from calve.cli.opened import confirm, destroying, opened
 from calve.cli.options import Call, common_options
 from calve.cli.output import counted, print_grid, print_json, say
 from calve.cli.removal import print_removal
+
+if TYPE_CHECKING:
+    from calve.tables.rollback_plan import RollbackPlan
 
 
 @click.command("list-snapshots")
@@ -43,11 +47,19 @@ def list_all(call: Call, table: str) -> None:
     "log",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="The topic's log for --replay; the lake's own if left out.",
+    help="The topic's log for --replay, else the lake's own; others as pipeline.logs says.",
 )
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--yes", is_flag=True, help="For scripts: nothing is asked, as snapshots keep them.")
 @common_options
 def rollback(
-    call: Call, table: str, snapshot: int, *, force: bool, replay: bool, log: Path | None
+    call: Call,
+    table: str,
+    snapshot: int,
+    *,
+    dry_run: bool,
+    yes: bool,  # noqa: ARG001
+    **how: Any,
 ) -> None:
     """Go back to an earlier snapshot. Nothing is deleted: going forward again needs --force.
 
@@ -58,12 +70,35 @@ def rollback(
     Example: calve table rollback users --snapshot 12340
     """
     with opened(call) as manager:
-        now = manager.rollback(table, snapshot, force=force, replay=replay, log=log)
+        if dry_run:
+            _print_plan(call, table, manager.plan_rollback(table, snapshot, **how))
+            return
+        now = manager.rollback(table, snapshot, **how)
     if call.as_json:
         print_json(now)
     else:
         rows = "" if now.total_rows is None else f", {now.total_rows:,} rows"
         say(f"{table} is at snapshot {now.id} from {now.timestamp:%Y-%m-%d %H:%M:%S} UTC{rows}")
+
+
+def _print_plan(call: Call, table: str, plan: RollbackPlan) -> None:
+    if call.as_json:
+        print_json(plan)
+        return
+    if not plan.has_effect:
+        say(f"nothing would change: {table} is at snapshot {plan.to_snapshot_id}")
+        return
+    grid = plan.partition_grid()
+    if grid.rows:
+        print_grid(grid)
+    before = _told(plan.from_snapshot_id, plan.rows_before)
+    say(f"{table} would go from {before} to {_told(plan.to_snapshot_id, plan.rows_after)}")
+
+
+def _told(snapshot_id: int | None, rows: int | None) -> str:
+    if snapshot_id is None:
+        return "no snapshot"
+    return f"snapshot {snapshot_id}" + ("" if rows is None else f" with {counted(rows, 'row')}")
 
 
 @click.command("expire-snapshots")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from calve.errors import Corruption, NotFound
 from calve.maintenance.sweep import Source
 from calve.maintenance.verification import told
-from calve.tables.dead_letters import named_dead_letters
+from calve.tables.dead_letters import named_dead_letters, require_not_set_back
 from calve.tables.footers import described_files
 from calve.tables.offset_scan import readable_offset_files, staged_files
 from calve.tables.positions import committed_positions
@@ -53,6 +53,7 @@ class SetAside:
             found.sources.append(Source(letters, files, ends))
             found.removals = Removals.parse(letters.properties)
             found.problems += _rewound(letters)
+            found.problems += _set_back(letters, table)
         for partition, log, pending in _named(table):
             known = positions.get(partition)
             if known is None or known.log != log or known.offset < pending.end:
@@ -93,3 +94,11 @@ def _rewound(letters: Table) -> Iterator[str]:
                 "somebody has set it back without Calve (`calve table rollback` to its current "
                 "snapshot records the rows as removed)"
             )
+
+
+def _set_back(letters: Table, table: Table) -> Iterator[str]:
+    for partition in committed_positions(table):
+        try:
+            require_not_set_back(letters, table, partition)
+        except Corruption as error:
+            yield error.message

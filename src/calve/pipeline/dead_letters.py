@@ -14,10 +14,12 @@ from calve.tables.dead_letters import (
     LET_GO,
     PendingDeadLetters,
     are_let_go,
+    as_reached,
     ensure_dead_letter_table,
     named_dead_letters,
     no_dead_letters,
     require_earlier,
+    require_not_set_back,
 )
 from calve.tables.footers import described_files
 from calve.tables.offsets import LogRange, commit_range
@@ -51,6 +53,7 @@ class DeadLetterCommits:
         if named is None or reached is None:
             return
         letters = ensure_dead_letter_table(self._catalog, topic.name, table)
+        require_not_set_back(letters, table, partition)
         position = committed_position(letters, partition)
         if position is not None and position.log != reached.log:
             # Those of a log that this one has taken over from have all come before.
@@ -75,8 +78,13 @@ class DeadLetterCommits:
 
 
 def naming(table: Table, parcel: Parcel) -> dict[str, str]:
-    """The property with which the commit of a range names what it sets aside."""
+    """The properties with which the commit of a range names what it sets aside.
+
+    What the range before it has set aside is in the table of dead letters by now.
+    """
     rows = parcel.rows
+    before = named_dead_letters(table.properties, rows.partition)
+    reached = as_reached(before.end, rows.partition) if before else {}
     if parcel.dead_letters:
         named = PendingDeadLetters(
             start=rows.start,
@@ -85,6 +93,6 @@ def naming(table: Table, parcel: Parcel) -> dict[str, str]:
             files=tuple(file.file_path for file in parcel.dead_letters),
         )
         anew = {LET_GO: ""} if are_let_go(table.properties) else {}
-        return {**named.entry(rows.partition), **anew}
+        return {**named.entry(rows.partition), **reached, **anew}
     nothing = no_dead_letters(rows.partition)
-    return {name: "" for name in nothing if table.properties.get(name)}
+    return {**{name: "" for name in nothing if table.properties.get(name)}, **reached}

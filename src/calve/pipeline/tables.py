@@ -15,6 +15,7 @@ from calve.tables.dead_letters import (
     find_dead_letter_table,
     require_dead_letters_kept,
     require_earlier,
+    require_not_set_back,
 )
 from calve.tables.feeding import table_gone
 from calve.tables.positions import committed_positions
@@ -58,13 +59,16 @@ class TopicTables:
     def look_for_dead_letters(self, feed: TopicFeed, topic: Topic, fed: Table) -> None:
         """Find the table for what is set aside, once; Conflict if it is an earlier topic's.
 
-        NotFound if the topic's table, `fed`, says that there was one.
+        NotFound if the topic's table, `fed`, says that there was one, Corruption if that had more.
         """
         if feed.knows_dead_letters and not are_let_go(fed.properties):
             return
         table = find_dead_letter_table(self.catalog, topic.name)
         if table is None:
             require_dead_letters_kept(topic.name, fed)
+        else:
+            for number in topic.partitions:
+                require_not_set_back(table, fed, number)
         self._take_dead_letters(feed, topic, table)
 
     def make_dead_letters(self, feed: TopicFeed, topic: Topic, fed: Table) -> None:

@@ -6,19 +6,24 @@ Asked to end, it brings what waits to the tables, within `pipeline.drain_ms`.
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from calve.errors import Unavailable
 from calve.parts import load_part
+from calve.paths import DataLayout
 from calve.service.orders import Report
 from calve.service.process import Surroundings, run_process
 from calve.tables.catalog import LakeCatalog
 
 if TYPE_CHECKING:
     from calve.settings import Settings
+
+_log: Final = logging.getLogger("calve.service.pipeline")  # as it is run, its name is __main__
 
 
 def main() -> int:
@@ -37,7 +42,14 @@ def _work(settings: Settings, surroundings: Surroundings) -> None:
         surroundings.report(Report())
         from calve.service.pipelining import run_pipeline
 
-        run_pipeline(settings, spark, catalog, surroundings.ending, owner=_owner())
+        try:
+            run_pipeline(settings, spark, catalog, surroundings.ending, owner=_owner())
+        except Unavailable as error:
+            _log.warning(
+                "the pipeline ends, and is started again: %s", error.message,
+                extra={"spark_log": str(DataLayout(settings.data).spark_log)},
+            )  # fmt: skip
+            raise
 
 
 def _owner() -> str:

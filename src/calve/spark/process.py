@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -15,6 +17,7 @@ from pyspark import SparkConf, SparkContext
 
 from calve.spark.translate import keep_words
 
+_LOG: Final = logging.getLogger(__name__)
 _STOP_SECONDS_MAX: Final = 30
 
 
@@ -119,7 +122,19 @@ def _context(gateway: Any, conf: dict[str, str]) -> SparkContext:
     context = SparkContext(conf=settings, gateway=gateway)
     # PySpark itself would look for the workers' Python in the environment alone.
     context.pythonExec = conf["spark.pyspark.python"]
+    updates: Any = context._accumulatorServer  # noqa: SLF001
+    updates.handle_error = _log_update_error
     return context
+
+
+def _log_update_error(*_: object) -> None:
+    """Where PySpark's server of accumulators would print a traceback on standard error.
+
+    Of a JVM that is gone, whoever uses Spark tells.
+    """
+    is_gone = isinstance(sys.exception(), EOFError | ConnectionError)
+    level = logging.DEBUG if is_gone else logging.ERROR
+    _LOG.log(level, "what Spark's JVM told of its tasks could not be read", exc_info=True)
 
 
 def _serves_another(gateway: Any) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from calve.errors import CalveError, Unavailable
@@ -24,8 +24,9 @@ _LOST_TASK: Final = re.compile(r"Lost task .* executor \S+\): (?:[\w.$]+: )?(?!.
 
 def translate_spark(error: Exception) -> CalveError:
     """The error as one of Calve's, in one line."""
+    is_gone = isinstance(error, Py4JNetworkError | ConnectionError)
     return Unavailable(
-        f"Spark: {first_line(error)}",
+        f"Spark: {'its JVM does not answer any more' if is_gone else first_line(error)}",
         hint="`lake.spark()` starts Spark anew if it has ended; `calve doctor` checks it",
     )
 

@@ -1,9 +1,9 @@
 """What became of columns of a table that a topic feeds, whoever dropped or renamed them.
 
 Calve's own commands record it in the table's properties (`column_memory`); what others do, with
-PyIceberg or Spark, is told from the schemas that the table has had, by the ids of its columns.
-Those from before a topic fed the table do not count. What somebody has removed from the table's
-metadata tells nothing any more.
+PyIceberg or Spark, is told from the schemas that the table has had, by the ids of its columns, and
+recorded by the next commit of rows: a schema that was removed from the metadata tells nothing any
+more. Those from before a topic fed the table do not count.
 """
 
 from __future__ import annotations
@@ -42,6 +42,12 @@ def memory_of(table: Table) -> ColumnMemory:
     for schema in earlier:
         history.look_at(schema.as_struct(), ())
     return history.memory(recorded)
+
+
+def unrecorded_memory(table: Table) -> dict[str, str]:
+    """What became of columns, as properties, where only the schemas of before tell it."""
+    memory = memory_of(table)
+    return {} if memory == ColumnMemory.parse(table.properties) else memory.entries()
 
 
 def memory_marks(table: Table) -> object:

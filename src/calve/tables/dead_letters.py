@@ -4,7 +4,8 @@ Its rows have offsets of the topic's log. An offset is in the topic's table or i
 commit to the topic's table names the files with the rows that were set aside in its range, in the
 property `calve.dead_letters.<partition>`, and they are committed to this table after it. Once that
 property is there, even empty, this table must be; `calve.dead_letters.let_go` says that it was
-dropped on purpose.
+dropped on purpose. `calve.dead_letters.reached.<partition>` says how far it had come when the next
+range was committed: it never has less, unless somebody has set it back.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.columns import OFFSET, PARTITION
 from calve.tables.feeding import TOPIC, feeding_topic
-from calve.tables.positions import Position
+from calve.tables.positions import Position, committed_position
 
 INGESTED_AT: Final = "_calve_ingested_at"
 DEAD_LETTER_SCHEMA: Final = Schema(
@@ -42,6 +43,7 @@ DEAD_LETTER_SCHEMA: Final = Schema(
     NestedField(7, INGESTED_AT, TimestamptzType()),
 )
 _PENDING: Final = "calve.dead_letters."
+_REACHED: Final = "calve.dead_letters.reached."
 LET_GO: Final = "calve.dead_letters.let_go"
 
 
@@ -128,6 +130,38 @@ def require_earlier(letters: Table, partition: int, position: Position, *, begin
         f"drop --force {name}` lets them go; the rows of the topic wait until then",
         context={"table": name, "expected": str(position.log)},
     )
+
+
+def require_not_set_back(letters: Table, fed: Table, partition: int) -> None:
+    """Corruption if the dead letters have less than the topic's table, `fed`, knows them to."""
+    reached = reached_letters(fed.properties, partition)
+    position = committed_position(letters, partition)
+    found = position.offset if position else 0
+    if found >= reached:
+        return
+    topic = feeding_topic(letters)
+    assert topic is not None
+    name = topic.dead_letters
+    raise Corruption(
+        f"the table {name} was set back: its dead letters of partition {partition} reach offset "
+        f"{found}, and {topic} knows that they had come to {reached}",
+        hint="if an older copy of it was restored, bring the newer one back: the topic goes on by "
+        f"itself. If that is lost, `calve table drop --force {name}` lets go of what is left, and "
+        f"the topic goes on with a new one; `calve topic verify {topic}` says which rows are "
+        "missing",
+        context={"table": str(name), "found": str(found), "expected": str(reached)},
+    )
+
+
+def reached_letters(properties: Mapping[str, str], partition: int) -> int:
+    """How far the dead letters of a partition have come at least."""
+    text = properties.get(f"{_REACHED}{partition}", "")
+    return int(text) if text.isdecimal() else 0
+
+
+def as_reached(offset: int | None, partition: int) -> dict[str, str]:
+    """The property that says so; None where nothing is known any more."""
+    return {f"{_REACHED}{partition}": "" if offset is None else str(offset)}
 
 
 class PendingDeadLetters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

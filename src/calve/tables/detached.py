@@ -12,8 +12,7 @@ from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataUtil
 
-from calve.tables.column_history import memory_of
-from calve.tables.column_memory import ColumnMemory
+from calve.tables.column_history import unrecorded_memory
 
 if TYPE_CHECKING:
     from pyiceberg.typedef import Identifier
@@ -36,16 +35,10 @@ def slim_metadata(table: Table) -> bytes:
             "schemas": [metadata.schema()],
             "partition_specs": [metadata.spec()],
             "sort_orders": [table.sort_order()],
-            "properties": {**metadata.properties, **_told_by_schemas(table)},
+            "properties": {**metadata.properties, **unrecorded_memory(table)},
         }
     )
     return slim.model_dump_json().encode()
-
-
-def _told_by_schemas(table: Table) -> dict[str, str]:
-    """What became of columns, as properties, where only the schemas of before tell it."""
-    memory = memory_of(table)
-    return {} if memory == ColumnMemory.parse(table.properties) else memory.entries()
 
 
 def store_properties(table: Table) -> dict[str, str]:

@@ -17,10 +17,12 @@ from calve.model import TableName
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.dead_letters import (
     LET_GO,
+    as_reached,
     had_dead_letters,
     named_dead_letters,
     named_partitions,
     no_dead_letters,
+    reached_letters,
 )
 from calve.tables.feeding import feeding_topic, refuse_loss
 from calve.tables.positions import committed_positions
@@ -89,14 +91,22 @@ def _record(fed: Table, letters: Table | None) -> None:
 
 
 def _let_go(fed: Table, letters: Table | None) -> dict[str, str]:
-    """The properties that say so. Files that the table has are not named any more."""
+    """The properties that say so. Files that the table has are not named any more.
+
+    Conflict if it is about to get some.
+    """
     found = {LET_GO: "yes"}
+    for partition in named_partitions(fed.properties):
+        found |= as_reached(None, partition)
     if letters is not None and _is_earlier(fed, letters):
         return found
     for partition in named_partitions(fed.properties):
         named = named_dead_letters(fed.properties, partition)
         position = committed_positions(letters).get(partition) if letters else None
-        if named and letters and (position is None or position.offset < named.end):
+        reached = position.offset if position else 0
+        if letters and reached < reached_letters(fed.properties, partition):
+            continue  # It was set back, and takes nothing more: what waits for it is for the next.
+        if named and letters and reached < named.end:
             raise Conflict(
                 f"rows are on their way into {'.'.join(letters.name())}",
                 hint="try again when the pipeline has brought them there",

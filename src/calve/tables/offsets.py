@@ -21,6 +21,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from calve.errors import CalveError, Conflict, InvalidRequest
+from calve.tables.column_history import unrecorded_memory
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.expiry import clear_away, manifest_paths, referred_files
@@ -271,6 +272,8 @@ def _prepared(table: Table, rows: LogRange, edit: Edit, operation_id: str) -> Ed
         properties={
             **edit.properties,
             **_first_time(table),
+            # Before somebody removes the schemas that tell of it.
+            **unrecorded_memory(table),
             **with_losses(table.properties, rows.partition, rows.lost),
         },
         stamp=lambda snapshot_id: position_property(rows.partition, _position(rows, snapshot_id)),
