@@ -109,12 +109,15 @@ def test_a_table_that_was_set_back_keeps_its_log_until_it_is_back_or_somebody_de
     state: State,
 ) -> None:
     def may_go() -> int:
-        return state.all_committed(0)[TOPIC].offset
+        left = state.all_committed(0)[TOPIC].offset
+        assert state.reached(TOPIC, 0) == left
+        return left
 
     def note(offset: int, *, resets: int = 0) -> bool:
         return state.note_rewound(TOPIC, 0, log_id=LOG, offset=offset, resets=resets)
 
     assert not note(4)
+    assert state.reached(TOPIC, 0) == 0
     state.publish_committed(TOPIC, 0, log_id=LOG, offset=10)
     assert not note(10)
     assert not note(4, resets=1)

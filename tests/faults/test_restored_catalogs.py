@@ -10,10 +10,11 @@ import pytest
 from pyiceberg.table import Table
 
 from calve.changes.hold import Hold
-from calve.errors import Conflict, Corruption
+from calve.errors import Conflict, Corruption, Unavailable
 from calve.manager import IcebergManager
 from calve.model import TableName
 from calve.pipeline.pipeline import Pipeline
+from calve.state import PIPELINE_LEASE
 from calve.tables.positions import committed_position
 from calve.tables.topic_tables import create_topic_table
 from calve.wal import Rejected
@@ -207,6 +208,30 @@ def test_the_log_lets_go_again_when_the_right_catalog_is_back(make_settings: Mak
         assert pipeline.drain(30)
         assert made.intake.trim() > 0
         assert made.intake.offsets(ORDERS).first > COPIED
+
+
+def test_a_flush_does_not_count_what_the_table_lost(lake_site: Site) -> None:
+    """It waits as for any topic that stops, and ends when the rows are there."""
+    copied, newest = fill(lake_site)
+    assert lake_site.intake.flush(ORDERS, 0).committed == COMMITTED
+    restore(lake_site, copied)
+    pipeline = lake_site.pipeline()
+    require_stopped(lake_site, pipeline)
+    lake_site.state.take_lease(PIPELINE_LEASE, "somebody", 600)
+    with pytest.raises(Unavailable, match="reached offset 6, and 10 was asked for") as late:
+        lake_site.intake.flush(ORDERS, 0)
+    assert "partition 0 was set back" in str(late.value.hint)
+    restore(lake_site, newest)
+    assert pipeline.drain(30)
+    assert lake_site.intake.flush(ORDERS, 0).committed == COMMITTED
+    restore(lake_site, copied)
+    require_stopped(lake_site, lake_site.pipeline())
+    roll_back_to_current(lake_site, replay=True)
+    with pytest.raises(Unavailable, match="reached offset 6, and 10 was asked for"):
+        lake_site.intake.flush(ORDERS, 0)
+    assert pipeline.drain(30)
+    assert lake_site.intake.flush(ORDERS, 0).committed == COMMITTED
+    lake_site.require_each_once("orders", COMMITTED)
 
 
 def remade_empty(made: Site) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from calve.changes.hold import Hold, Known, holding
+from calve.changes.replayed_logs import ReplayedLogs
 from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.model import TableName
 from calve.tables.commit import Committed, TableCommit
@@ -40,8 +41,6 @@ from calve.tables.runs import Runs
 from calve.tables.snapshots import require_rollback
 from calve.tables.staging import Edit
 from calve.tables.translate import translating
-from calve.wal import Claim, LogReader, Stream
-from calve.wal.identity import require_stream
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -54,10 +53,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """That the rows are to come again: the directory of their log, and the lake they are of."""
+    """That the rows are to come again: the directory of their log, and the lake they are of.
+
+    Of partitions that the directory does not have, the logs are where `settings` say.
+    """
 
     log: Path
     catalog: LakeCatalog
+    settings: Settings
 
 
 def roll_back_fed(
@@ -205,14 +208,16 @@ class _Plan:
         assert topic is not None
         letters = find_dead_letter_table(replay.catalog, topic)
         plan = self
-        with LogReader(replay.log) as reader:
-            for partition, position in self.positions.items():
-                offset = _reached(table, snapshot_id, partition)
-                if offset < position.offset:
-                    _require_none_aside(table, letters, partition, offset)
-                    plan = plan._set_back(
-                        partition, _replayed(reader, topic, partition, position, offset)
-                    )
+        back = {
+            partition: range(offset, position.offset)
+            for partition, position in self.positions.items()
+            if (offset := _reached(table, snapshot_id, partition)) < position.offset
+        }
+        _require_none_aside(topic, table, letters, back)
+        logs = ReplayedLogs(replay.log, replay.settings, topic)
+        for partition, rows in back.items():
+            position = logs.set_back(partition, self.positions[partition], rows.start)
+            plan = plan._set_back(partition, position)
         return plan
 
     def _set_back(self, partition: int, position: Position) -> _Plan:
@@ -313,38 +318,34 @@ def _reached(table: Table, snapshot_id: int, partition: int) -> int:
     return found
 
 
-def _require_none_aside(table: Table, letters: Table | None, partition: int, offset: int) -> None:
+def _require_none_aside(
+    topic: TableName, table: Table, letters: Table | None, back: Mapping[int, range]
+) -> None:
     """Refuse to have rows come again of which some were set aside: they would be in both tables,
     or, where they do not fit this time, in neither."""
-    named = named_dead_letters(table.properties, partition)
-    reached = committed_position(letters, partition) if letters is not None else None
-    if max(named.end if named else 0, reached.offset if reached else 0) > offset:
-        raise Conflict(
-            f"rows of partition {partition} behind offset {offset} are among the dead letters, and "
-            "would not come again once",
-            hint="roll back without --replay, or to a snapshot that is not older than they are",
-            context={"partition": str(partition), "offset": str(offset)},
-        )
+    for partition, rows in back.items():
+        named = named_dead_letters(table.properties, partition)
+        reached = committed_position(letters, partition) if letters is not None else None
+        if max(named.end if named else 0, reached.offset if reached else 0) > rows.start:
+            raise Conflict(
+                f"rows of partition {partition} behind offset {rows.start} are among the dead "
+                "letters, and would not come again once",
+                hint=_instead_of_replay(topic, back),
+                context={"partition": str(partition), "offset": str(rows.start)},
+            )
 
 
-def _replayed(
-    reader: LogReader, topic: TableName, partition: int, position: Position, offset: int
-) -> Position:
-    """The position set back to an offset, if the log holds all that follows."""
-    stream = reader.stream(topic, partition)
-    first, durable = reader.offsets(stream)
-    claim = Claim(position.log, position.offset)
-    require_stream(stream, claim, first=min(first, position.offset), durable=durable)
-    if offset < first:
-        raise Conflict(
-            f"the rows {offset} to {first} of {stream.name} are no longer in the log, which begins "
-            f"at {first}",
-            hint="roll back without --replay: the rows are then recorded as removed",
-            context={"first": str(first), "wanted": str(offset)},
-        )
-    return replace(position, offset=offset, checksum=_checksum(reader, stream, offset))
-
-
-def _checksum(reader: LogReader, stream: Stream, offset: int) -> str:
-    found = reader.content_sum(stream, offset)
-    return "" if found is None else f"{found:016x}"
+def _instead_of_replay(topic: TableName, back: Mapping[int, range]) -> str:
+    # Without those that come by themselves afterwards.
+    wanted = " OR ".join(
+        f"_calve_partition = {partition} AND _calve_offset BETWEEN {rows[0]} AND {rows[-1]}"
+        for partition, rows in back.items()
+    )
+    question = f"SELECT * FROM {topic} WHERE {wanted}"  # noqa: S608 - for a person to ask
+    return (
+        "roll back without --replay, or to a snapshot that is not older than they are. If the "
+        f"table was restored from an older copy, restore {topic.dead_letters} from the same one, "
+        f'and do this again; or keep the rows with `calve sql "{question}" --output rows.parquet` '
+        f"before you roll back without --replay, and send them again afterwards with `calve "
+        f"produce {topic} --data rows.parquet`"
+    )

@@ -47,7 +47,7 @@ def list_all(call: Call, table: str) -> None:
     "log",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="The topic's log for --replay; the lake's own if left out.",
+    help="The topic's log for --replay, else the lake's own; others as pipeline.logs says.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--yes", is_flag=True, help="For scripts: nothing is asked, as snapshots keep them.")

@@ -77,4 +77,4 @@ class Rollback:
         from calve.changes.rollback import Replay
 
         place = Path(self.log) if self.log else self.settings.wal.path
-        return Replay(place, self.catalog) if self.replay and place else None
+        return Replay(place, self.catalog, self.settings) if self.replay and place else None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from calve.errors import CalveError, Unavailable
-from calve.sources.logs import Logs
+from calve.sources.logs import log_finder
 from calve.state import PIPELINE_LEASE, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
     from uuid import UUID
 
     from calve.model import TableName
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from calve.sources.source_log import ReadableLog
     from calve.state import State
     from calve.topics.topic import Topic
-
-_ANSWER_SECONDS: Final = 2.0  # for a service elsewhere to tell how far its log is
-_POLL_SECONDS: Final = 0.05
 
 
 class Awaited(NamedTuple):
@@ -41,7 +37,7 @@ def ends_elsewhere(settings: Settings, topic: Topic, own: int) -> dict[int, int]
     ends: dict[int, int] = {}
     if not others:
         return ends
-    with _log_finder(settings, topic) as find:
+    with log_finder(settings, topic) as find:
         for partition in others:
             with suppress(CalveError):
                 ends |= _end(partition, find(partition))
@@ -51,32 +47,10 @@ def ends_elsewhere(settings: Settings, topic: Topic, own: int) -> dict[int, int]
 def ends_everywhere(settings: Settings, topic: Topic) -> dict[int, int]:
     """Where all partitions end that have rows; the error of a log that cannot be looked at."""
     ends: dict[int, int] = {}
-    with _log_finder(settings, topic) as find:
+    with log_finder(settings, topic) as find:
         for partition in topic.partitions:
             ends |= _end(partition, find(partition))
     return ends
-
-
-@contextmanager
-def _log_finder(settings: Settings, topic: Topic) -> Iterator[Callable[[int], ReadableLog]]:
-    """Finds the log of a partition; services elsewhere get a while to answer, all together."""
-    deadline = time.monotonic() + _ANSWER_SECONDS
-    with closing(Logs(settings)) as logs:
-
-        def find(partition: int) -> ReadableLog:
-            logs.refresh()
-            while (log := logs.log(topic, partition)) is None:
-                if time.monotonic() >= deadline:
-                    raise Unavailable(
-                        f"the service that has the log of partition {partition} of topic "
-                        f"{topic.name} does not answer",
-                        hint="look whether it runs where pipeline.logs says",
-                    )
-                time.sleep(_POLL_SECONDS)
-                logs.refresh()
-            return log
-
-        yield find
 
 
 def _end(partition: int, log: ReadableLog) -> dict[int, int]:
@@ -88,10 +62,9 @@ def behind(state: State, awaited: Awaited) -> dict[int, int]:
     """How far those partitions are that have not reached their end."""
     found = {}
     for partition, end in awaited.ends.items():
-        known = state.committed(awaited.topic_id, partition)
-        committed = known.offset if known else 0
-        if committed < end:
-            found[partition] = committed
+        reached = state.reached(awaited.topic_id, partition)
+        if reached < end:
+            found[partition] = reached
     return found
 
 

@@ -6,10 +6,11 @@ lies; of another a service is asked, which knows offsets but neither bytes nor t
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import time
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from calve.errors import CalveError, Conflict, NotFound, Unavailable
 from calve.protocol.trust import authorities_in
@@ -23,7 +24,7 @@ from calve.wal.extent import extent_of
 from calve.wal.identity import require_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from calve.topics.topic import Binding, Topic
     from calve.wal import Entry, Stream
     from calve.wal.extent import Extent
+
+_ANSWER_SECONDS: Final = 2.0  # for a service elsewhere to tell how far its log is
+_POLL_SECONDS: Final = 0.05
 
 
 class Logs:
@@ -95,6 +99,28 @@ class Logs:
         for each in self._local.values():
             each.close()
         self._remote.close()
+
+
+@contextmanager
+def log_finder(settings: Settings, topic: Topic) -> Iterator[Callable[[int], ReadableLog]]:
+    """Finds the log of a partition; services elsewhere get a while to answer, all together."""
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    with closing(Logs(settings)) as logs:
+
+        def find(partition: int) -> ReadableLog:
+            logs.refresh()
+            while (log := logs.log(topic, partition)) is None:
+                if time.monotonic() >= deadline:
+                    raise Unavailable(
+                        f"the service that has the log of partition {partition} of topic "
+                        f"{topic.name} does not answer",
+                        hint="look whether it runs where pipeline.logs says",
+                    )
+                time.sleep(_POLL_SECONDS)
+                logs.refresh()
+            return log
+
+        yield find
 
 
 def _way_of(settings: IngestSettings) -> TlsWay:

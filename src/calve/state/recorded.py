@@ -74,6 +74,9 @@ class RecordedState(RecordedSubscriptions, RecordedAccess):
             lambda found: offsets.committed(found, TopicPartition(topic_id, partition))
         )
 
+    def reached(self, topic_id: UUID, partition: int) -> int:
+        return self._read(lambda found: offsets.reached(found, TopicPartition(topic_id, partition)))
+
     def all_committed(self, partition: int) -> dict[UUID, CommittedOffset]:
         return self._read(lambda found: offsets.all_committed(found, partition))
 

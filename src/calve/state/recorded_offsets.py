@@ -49,6 +49,14 @@ def committed(records: Records, at: TopicPartition) -> CommittedOffset | None:
     return None if row is None else _committed(row, _resets(records, at)[0])
 
 
+def reached(records: Records, at: TopicPartition) -> int:
+    left = records.find(REWOUND, key_of(at))
+    if left is not None:
+        return number(left[0])
+    known = committed(records, at)
+    return known.offset if known else 0
+
+
 def all_committed(records: Records, partition: int) -> dict[UUID, CommittedOffset]:
     """Those of a partition, by topic; of a table that was set back, what is left in it."""
     left = {row[:2]: row[2] for row in records.scan(REWOUND)}

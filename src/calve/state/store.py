@@ -75,6 +75,10 @@ class State(Protocol):
 
     def committed(self, topic_id: UUID, partition: int) -> CommittedOffset | None: ...
 
+    def reached(self, topic_id: UUID, partition: int) -> int:
+        """Up to where the table has the rows; of one that was set back, what is left in it."""
+        ...
+
     def all_committed(self, partition: int) -> dict[UUID, CommittedOffset]:
         """The offsets of a partition, by topic, as the log may go by them now.
 

@@ -1,7 +1,9 @@
 """The table of a topic's dead letters, dropped on purpose: the topic's own table says so first.
 
 Its offsets then count as removed, and the topic makes a new table for the next rows that it sets
-aside. Without that record a table of dead letters that is gone stops its topic.
+aside. Without that record a table of dead letters that is gone stops its topic. Of one that
+somebody else has dropped nobody knows the offsets: the topic goes on, and they count as missing,
+because rows that were lost otherwise look the same.
 """
 
 from __future__ import annotations

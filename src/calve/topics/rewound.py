@@ -59,8 +59,8 @@ class Rewound:
         return (
             f"{back}To go on with this one, `calve table rollback {self.topic} --snapshot "
             f"{self.snapshot_id} --replay` takes the rows from offset {self.reached or 0} on from "
-            "the log again, also those that were deleted since; without --replay they are recorded "
-            "as removed"
+            "the log again, also those that were deleted since, unless some of them are dead "
+            "letters by now; without --replay they are recorded as removed"
         )
 
     @property
