@@ -220,6 +220,49 @@ def test_a_segment_of_another_log_is_named_and_can_be_given_up(lake: Lake) -> No
     assert [json.loads(line)["kind"] for line in lines] == [*["hole"] * 6, "rows"]
 
 
+@pytest.fixture
+def doubtful(lake: Lake) -> Lake:
+    """The last frames of two partitions are cut off; the durable end knows of one of them."""
+    with lake.open() as log:
+        log.create_stream(TOPIC, 1)
+        begin = log.bytes_used
+        for partition in (0, 1):
+            log.append(log.stream(TOPIC, partition), rows(5))
+    path = lake.log / "00000000000000000001.seg"
+    path.write_bytes(path.read_bytes()[:begin])
+    return lake
+
+
+def test_the_command_that_a_refusal_names_works_whatever_was_accepted_before(
+    doubtful: Lake,
+) -> None:
+    command = "repair --accept-loss orders/1:0..1 --accept-unknown"
+    for given in ([], ["--accept-unknown"], ["--accept-loss=orders/1:0..1"]):
+        assert f"`calve wal {command}`" in doubtful.run("repair", *given, "--yes", code=5).err
+    doubtful.run(*command.split(), "--yes")
+    assert doubtful.json("verify")["is_whole"]
+
+
+def test_a_repair_says_which_offsets_it_gives_up_before_it_does(doubtful: Lake) -> None:
+    losses = ["--accept-loss=orders/1:0..1", "--accept-unknown"]
+    told = doubtful.run("repair", *losses, "--dry-run").err
+    assert "would keep 1 file aside" in told
+    assert "would record as lost: orders/0:5.." in told
+    assert "would record as lost: orders/1:0..1" in told
+    assert "\nrecorded as lost: orders/0:5.." in doubtful.run("repair", *losses, "--yes").err
+
+
+def test_what_a_damaged_log_cannot_count_is_not_given_up(doubtful: Lake) -> None:
+    losses = ["--accept-loss=orders/1:0..1", f"--accept-loss=orders/0:5..{1 << 63}"]
+    told = doubtful.run("repair", *losses, "--accept-unknown", "--yes", code=3).err
+    assert "too large" in told
+
+
+def test_what_is_unknown_is_not_of_one_topic(doubtful: Lake) -> None:
+    doubtful.run("repair", "orders", "--accept-unknown", "--yes", code=2)
+    assert not doubtful.json("verify", code=7)["is_whole"]
+
+
 def test_verify_says_when_nobody_knows_what_is_lost(lake: Lake) -> None:
     with lake.open() as log:
         log.rotate()

@@ -158,7 +158,8 @@ def dump(call: Call, topic: str, partition: int, start: int | None, limit: int) 
 @click.option(
     "--accept-unknown",
     is_flag=True,
-    help="Give up the oldest or newest segment although nobody knows which offsets it held.",
+    help="Give up the oldest or newest segment, or a part of it, although nobody knows which "
+    "offsets of which topics it held.",
 )
 @click.option("--durable", is_flag=True, help="Write the file `durable` again.")
 @click.option("--identity", is_flag=True, help="Write the file `log.json` again.")
@@ -197,10 +198,10 @@ def repair_log(
             )
         _rewrite_files(call, layout, switches, dry_run=dry_run, yes=yes)
         return
-    if topic is not None and not (losses or accept_unknown):
+    if topic is not None and not losses:
         raise click.UsageError(
             f"say with --accept-loss which offsets of {topic} to give up; without a topic, what "
-            "can be repaired without loss is"
+            "can be repaired without loss is, and with --accept-unknown what nothing tells of"
         )
     accepted = [_accepted(text, topic, partition) for text in losses]
     if accepted and not _is_damaged(layout):
@@ -411,15 +412,13 @@ def _print_damages(found: Survey) -> None:
             for damage in found.damages
         ],
     )
-    flags = [f"--accept-loss {found.name(o.stream)}:{o.first}..{o.end}" for o in found.lost]
-    if not all(damage.is_loss_known for damage in found.damages):
-        flags.append("--accept-unknown")
     say(f"damaged: {counted(len(found.damages), 'place')}")
-    say(f"hint: bring the files back from a copy, or `calve wal repair {' '.join(flags)}`")
+    command = " ".join(("calve wal repair", *found.flags))
+    say(f"hint: bring the files back from a copy, or `{command}`")
 
 
 def _lost_text(found: Survey, damage: Damage) -> str:
-    named = [f"{found.name(one.stream)}:{one.first}..{one.end}" for one in damage.lost]
+    named = [found.describe(one) for one in damage.lost]
     if damage.doubtful:
         count = counted(len(damage.doubtful), "other topic")
         named.append(f"and maybe rows of {count}: nothing tells")
@@ -444,4 +443,8 @@ def _print_report(call: Call, report: RepairReport, *, dry_run: bool) -> None:
     else:
         verb = "would rewrite" if dry_run else "rewrote"
         say(f"{verb} {', '.join(path.name for path in report.rewritten)}")
-        say(f"{'would keep' if dry_run else 'kept'} {len(report.kept_aside)} files aside")
+        aside = counted(len(report.kept_aside), "file")
+        say(f"{'would keep' if dry_run else 'kept'} {aside} aside")
+        for hole in report.holes:
+            lost = f"{hole.name}:{hole.first}..{hole.end}"
+            say(f"{'would record' if dry_run else 'recorded'} as lost: {lost}")

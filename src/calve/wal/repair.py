@@ -91,6 +91,8 @@ def repair(
     """Write damaged segments anew. Raises Conflict, changing nothing, unless every lost offset
     is accepted; `accept_unknown` also gives up what nothing in the log tells of: a newest segment
     that cannot be read at all, and offsets that may have been in a damaged part of it."""
+    _require_offsets(accepted)
+    accepted = _joined(accepted)
     with _repairing(files, layout):
         found = Surveyor(files, layout).survey()
         _require_known_format(found)
@@ -123,6 +125,7 @@ def give_up(
     All of them or none: NotFound for a stream that is not there, Conflict for other offsets than
     those that come next.
     """
+    _require_offsets(accepted)
     if dry_run:
         with _repairing(files, layout):
             found = Surveyor(files, layout).survey()
@@ -134,6 +137,23 @@ def give_up(
             log.record_hole(log.stream(one.topic, one.partition), one.first, one.end)
 
 
+def _joined(accepted: Sequence[AcceptedLoss]) -> list[AcceptedLoss]:
+    """One loss for those of a topic that follow each other: what is lost is told in one, too."""
+    joined: list[AcceptedLoss] = []
+    for one in sorted(accepted, key=lambda each: (each.name, each.first)):
+        if joined and joined[-1].name == one.name and one.first <= joined[-1].end:
+            joined[-1] = joined[-1]._replace(end=max(joined[-1].end, one.end))
+        else:
+            joined.append(one)
+    return joined
+
+
+def _require_offsets(accepted: Sequence[AcceptedLoss]) -> None:
+    for one in accepted:
+        if one.end > OFFSET_MAX:
+            raise InvalidRequest(f"offset {one.end} is too large, {OFFSET_MAX} is the largest")
+
+
 def _require_next(ends: dict[str, int], accepted: Sequence[AcceptedLoss]) -> None:
     """Refuse what cannot be recorded, one after the other, in streams that end there."""
     for one in accepted:
@@ -143,8 +163,6 @@ def _require_next(ends: dict[str, int], accepted: Sequence[AcceptedLoss]) -> Non
                 f"the log has no topic {one.topic} with partition {one.partition}",
                 hint="`calve wal inspect` shows what it has",
             )
-        if one.end > OFFSET_MAX:
-            raise InvalidRequest(f"offset {one.end} is too large, {OFFSET_MAX} is the largest")
         if one.first != end:
             raise Conflict(
                 f"{one.name} ends at {end}, so {one.first}..{one.end} cannot be recorded as lost",
@@ -167,16 +185,14 @@ def _lose_what_comes_next(found: Survey, accepted: Sequence[AcceptedLoss]) -> No
 
 def _lose_what_is_doubtful(found: Survey, accepted: Sequence[AcceptedLoss]) -> None:
     """Offsets that rows may have had are never given to others. An accepted loss that begins
-    there says how many they were; else as many count as lost as can have been."""
+    at a stream's end says how many they were; else as many count as lost as can have been."""
+    told = {
+        number
+        for number, end in found.ends.items()
+        if any(one.name == found.name(number) and one.first <= end < one.end for one in accepted)
+    }
     for damage in found.damages:
-        damage.lost += [
-            one
-            for one in damage.doubtful
-            if not any(
-                each.name == found.name(one.stream) and each.first <= one.first < each.end
-                for each in accepted
-            )
-        ]
+        damage.lost += [one for one in damage.doubtful if one.stream not in told]
 
 
 def _require_known_format(found: Survey) -> None:
@@ -201,8 +217,8 @@ def _require_known_loss(found: Survey, *, accept_unknown: bool) -> None:
         raise Conflict(
             f"{damage.path}: several frames are destroyed behind byte {damage.begin}, and nothing "
             f"tells whether rows of {', '.join(names[:_NAMES_MAX])}{more} were among them",
-            hint="bring back the file from a copy, or add --accept-unknown: then these topics go "
-            "on behind every offset that may have been given",
+            hint=f"bring back the file from a copy, or `calve wal repair {' '.join(found.flags)}`: "
+            "then these topics go on behind every offset that may have been given",
             context={"file": str(damage.path)},
         )
     raise Conflict(
@@ -216,12 +232,11 @@ def _require_known_loss(found: Survey, *, accept_unknown: bool) -> None:
 def _require_accepted(found: Survey, accepted: Sequence[AcceptedLoss]) -> None:
     open_losses = [lost for lost in found.lost if not _is_accepted(found, lost, accepted)]
     if open_losses:
-        named = [f"{found.name(lost.stream)}:{lost.first}..{lost.end}" for lost in open_losses]
+        named = [found.describe(lost) for lost in open_losses]
         raise Conflict(
             f"the repair would lose {', '.join(named)}",
-            hint="bring back the damaged file from a copy, or accept it: `calve wal repair "
-            + " ".join(f"--accept-loss {name}" for name in named)
-            + "`",
+            hint="bring back the damaged file from a copy, or accept it: "
+            f"`calve wal repair {' '.join(found.flags)}`",
             context={"lost": ",".join(named)},
         )
 

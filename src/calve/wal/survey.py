@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from calve.wal.files import Files
+    from calve.wal.index import SealedIndex
     from calve.wal.layout import LogLayout
 
 
@@ -116,6 +117,15 @@ class Survey:
     def name(self, stream: int) -> str:
         found = self.names.get(stream)
         return found.name if found else f"stream {stream}"
+
+    def describe(self, lost: LostRange) -> str:
+        return f"{self.name(lost.stream)}:{lost.first}..{lost.end}"
+
+    @property
+    def flags(self) -> list[str]:
+        """What a repair must be told to give up all of it."""
+        unknown = [] if all(each.is_loss_known for each in self.damages) else ["--accept-unknown"]
+        return [f"--accept-loss {self.describe(lost)}" for lost in self.lost] + unknown
 
 
 def merge(ranges: list[LostRange]) -> list[LostRange]:
@@ -336,7 +346,7 @@ class Surveyor:
         That is the last of them: the frame behind the damage, or the durable end, says where it
         lies, unless an older Calve wrote them.
         """
-        if following is None:
+        if following is None or following.kind == Kind.INDEX:
             assert found.header is not None
             durable = self._moment.durable
             is_durables = (found.number, found.header.salt) == (durable.segment, durable.salt)
@@ -348,14 +358,15 @@ class Surveyor:
         return known_at > begin if known_at else end - begin >= 2 * HEADER_BYTES
 
     def _doubt(self) -> None:
-        """Say of which streams nothing tells whether damage took rows of them as well."""
+        """Say of which streams nothing tells whether damage took rows of them as well. Each place
+        may have held some: what is doubtful of one begins where that of the last one ends."""
+        reached = dict(sorted(self._expected.items()))
         for damage in self._hiding:
             rows_max = ROWS_PER_BYTE_MAX * (damage.end - damage.begin)
-            damage.doubtful = [
-                LostRange(stream, end, end + rows_max)
-                for stream, end in sorted(self._expected.items())
-                if self._seen_at.get(stream, 0) <= damage.begin
-            ]
+            for stream, end in reached.items():
+                if self._seen_at.get(stream, 0) <= damage.begin:
+                    reached[stream] = end + rows_max
+                    damage.doubtful.append(LostRange(stream, end, end + rows_max))
             damage.is_loss_known &= not damage.doubtful
 
     def _take(self, found: SegmentSurvey, frame: Frame) -> None:
@@ -415,9 +426,21 @@ class Surveyor:
                 )
             return
         try:
-            read_index(view, found.header.salt)
+            index = read_index(view, found.header.salt)
         except (BadFrame, BadSegment) as error:
             found.damages.append(Damage(found.path, error.position, len(view), error.reason))
+        else:
+            self._compare_with_index(found, index)
+
+    def _compare_with_index(self, found: SegmentSurvey, index: SealedIndex) -> None:
+        """It knows where each stream of the segment ended, also when no segment follows yet."""
+        if not found.damages:
+            return
+        for stream in index.streams():
+            frames = index.frames(stream)
+            assert frames is not None
+            self._lose_up_to(found, stream, frames.end_offset)
+        self._hiding.clear()
 
     def _compare_with_durable(self, segments: list[SegmentSurvey], durable: DurableEnd) -> None:
         """The last frame that was published, if nothing else speaks of it any more."""
