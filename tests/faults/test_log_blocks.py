@@ -16,6 +16,7 @@ import pytest
 
 from calve.errors import Conflict, Unavailable
 from calve.wal import Log, LogReader
+from calve.wal.durable import DurableFile, read_durable
 from calve.wal.repair import AcceptedLoss, repair
 from calve.wal.survey import Survey, survey
 from tests.fakes.disk import SimulatedDisk
@@ -215,6 +216,37 @@ def test_what_two_places_may_have_held_is_added_up() -> None:
     repair(disk, LAYOUT, told, accept_unknown=True, dry_run=False)
     with open_large(disk) as log:
         assert log.next_offset(log.stream(TOPIC, 1)) == 300_000, "the operator knew it"
+
+
+@pytest.mark.parametrize(
+    ("size", "is_stale"),
+    [(700, False), (2048, False), (4096, False), (1 << 20, False), (700, True), (2048, True)],
+)
+def test_no_offset_is_given_again_when_the_start_of_the_newest_segment_is_destroyed(
+    size: int, is_stale: bool
+) -> None:
+    disk, oracle = SimulatedDisk(), Oracle()
+    with open_large(disk) as log:
+        fill(log, oracle)
+        log.rotate()
+        for partition in ORDER[:5]:
+            oracle.append(log, partition, 3)
+        stale = read_durable(disk, LAYOUT.durable)
+        for partition in [3, 2, 1, 0]:
+            oracle.append(log, partition, 3)
+        given = ends(log)
+    if is_stale:  # as after a power cut
+        DurableFile.create(disk, LAYOUT.durable, stale)
+
+    def change(content: bytearray) -> None:
+        content[:size] = bytes(min(size, len(content)))
+
+    disk.damage(LAYOUT.segment(2), change)
+    found = survey(disk, LAYOUT)
+    follow_verify(disk, found)
+    assert not survey(disk, LAYOUT).damages
+    with open_large(disk) as log:
+        assert all(now >= before for now, before in zip(ends(log), given, strict=True))
 
 
 def test_a_cut_is_known_to_the_last_row_or_called_unknown(

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from calve.errors import Corruption
+from calve.model import TableName
 from calve.wal import Log, LogOptions, Rejected
 from tests.commands import Run, run_command
 from tests.fakes.oracle import TOPIC, rows
@@ -269,11 +270,66 @@ def test_verify_says_when_nobody_knows_what_is_lost(lake: Lake) -> None:
     (lake.log / "00000000000000000002.seg").unlink()
     assert not lake.json("verify", code=7)["damages"][0]["is_loss_known"]
     result = lake.run("verify", code=7)
-    assert "what else is not known" in result.out
+    assert "maybe rows of 1 other topic: nothing tells" in result.out
     assert "calve wal repair --accept-unknown" in result.err
     lake.run("repair", "--accept-unknown", "--yes")
     with lake.open() as log:
+        assert log.next_offset(log.stream(TOPIC)) > 5
+
+
+@pytest.fixture
+def nameless(lake: Lake) -> Lake:
+    """What opened another topic is destroyed; its three rows are whole."""
+    with lake.open() as log:
+        begin = log.bytes_used
+        stream = log.create_stream(TableName.parse("clicks"))
+        end = log.bytes_used
+        log.append(stream, rows(0, 3))
+    path = lake.log / "00000000000000000001.seg"
+    content = bytearray(path.read_bytes())
+    content[begin:end] = bytes(end - begin)
+    path.write_bytes(content)
+    return lake
+
+
+def test_rows_of_a_topic_whose_name_is_destroyed_keep_no_other_topic_shut(nameless: Lake) -> None:
+    assert nameless.json("verify", code=7)["damages"][0]["nameless_streams"] == 1
+    shown = nameless.run("verify", code=7)
+    assert "the names of 1 topic" in shown.out
+    assert "`calve wal repair --accept-unknown`" in shown.err
+    refused = nameless.run("repair", "--yes", code=5).err
+    assert "nothing else tells their names; 3 rows of them, in 1 frames" in refused
+    assert "cannot be read" not in refused
+    told = nameless.run("repair", "--accept-unknown", "--dry-run").err
+    assert "3 rows in 1 frame of 1 topic whose name is destroyed would be only in" in told
+    found = nameless.json("repair", "--accept-unknown", "--yes")
+    assert found["left_out"] == {"streams": 1, "frames": 1, "rows": 3}
+    assert len(found["kept_aside"]) == 1
+    assert nameless.json("verify")["is_whole"]
+    with nameless.open() as log:
+        assert [stream.name for stream in log.streams] == ["orders/0"]
         assert log.append(log.stream(TOPIC), rows(9)).first == 5
+
+
+def test_a_loss_that_is_recorded_already_is_told_so(lake: Lake) -> None:
+    loss = "--accept-loss=orders/0:5..9"
+    assert "\nrecorded as lost: orders/0:5..9" in f"\n{lake.run('repair', loss, '--yes').err}"
+    for more in (["--yes"], ["--dry-run"]):
+        assert "recorded as lost already: orders/0:5..9" in lake.run("repair", loss, *more).err
+    assert "ends at 9" in lake.run("repair", "--accept-loss=orders/0:4..9", code=5).err
+    lake.run("repair", loss, "--accept-loss=orders/0:9..10", "--yes")
+    with lake.open() as log:
+        assert log.next_offset(log.stream(TOPIC)) == 10
+
+
+def test_the_audit_record_of_a_repair_says_what_it_gave_up(doubtful: Lake) -> None:
+    doubtful.run("repair", "--accept-loss=orders/1:0..1", "--accept-unknown", "--yes")
+    text = "".join(
+        path.read_text() for path in (doubtful.path / "_calve").rglob("*audit*/*") if path.is_file()
+    )
+    assert '"accept_unknown":true' in text
+    assert '"accepted":["orders/1:0..1"]' in text
+    assert '"holes":["orders/0:5..' in text
 
 
 def test_repair_writes_lost_files_again(lake: Lake) -> None:
