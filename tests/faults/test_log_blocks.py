@@ -6,20 +6,24 @@ must be called unknown, and no offset that was given may be given again, whateve
 
 from __future__ import annotations
 
+import errno
 import random
 from collections import Counter
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
-from calve.errors import Conflict
+from calve.errors import Conflict, Unavailable
 from calve.wal import Log, LogReader
+from calve.wal.durable import DurableFile, read_durable
 from calve.wal.repair import AcceptedLoss, repair
 from calve.wal.survey import Survey, survey
 from tests.fakes.disk import SimulatedDisk
 from tests.fakes.oracle import TOPIC, Oracle, read_values, rows
 from tests.fakes.segment_map import Extent, extents
 from tests.faults.test_log_damage import LAYOUT, open_large
+from tests.faults.test_log_disk_faults import fail
 
 SEGMENT = LAYOUT.segment(1)
 PARTITIONS = 4  # partition n is stream n + 1
@@ -35,10 +39,27 @@ def sample() -> tuple[SimulatedDisk, Oracle]:
     disk = SimulatedDisk()
     oracle = Oracle()
     with open_large(disk) as log:
-        for partition in range(PARTITIONS):
-            log.create_stream(TOPIC, partition)
-        for number, partition in enumerate(ORDER):
-            oracle.append(log, partition, 1 + number % 3, rejected=number % 4 == 0)
+        fill(log, oracle)
+    return disk, oracle
+
+
+def fill(log: Log, oracle: Oracle) -> None:
+    for partition in range(PARTITIONS):
+        log.create_stream(TOPIC, partition)
+    for number, partition in enumerate(ORDER):
+        oracle.append(log, partition, 1 + number % 3, rejected=number % 4 == 0)
+
+
+@pytest.fixture(scope="module")
+def sealed() -> tuple[SimulatedDisk, Oracle]:
+    """The disk was full when the next segment was to begin."""
+    disk = SimulatedDisk()
+    oracle = Oracle()
+    with open_large(disk) as log:
+        fill(log, oracle)
+        disk.fault = fail("create", OSError(errno.ENOSPC, "no space"))
+        with pytest.raises(Unavailable):
+            log.rotate()
     return disk, oracle
 
 
@@ -153,6 +174,79 @@ def test_a_destroyed_block_is_known_to_the_last_row_or_called_unknown(
         print(f"\n{counts.total()} destroyed blocks: {dict(counts)}")
     assert counts["known"] > 50
     assert counts["unknown"] > 50
+
+
+@pytest.mark.parametrize("filling", [b"\0", b"\xa5"], ids=["zeros", "garbage"])
+def test_a_sealed_segment_tells_by_its_index_although_none_follows(
+    sealed: tuple[SimulatedDisk, Oracle], filling: bytes
+) -> None:
+    content = sealed[0].read(SEGMENT)
+    for begin, end in blocks(content):
+        assert check(sealed, begin, end, filling) == "known"
+
+
+def test_a_sealed_segment_whose_index_is_destroyed_too_is_called_unknown(
+    sealed: tuple[SimulatedDisk, Oracle],
+) -> None:
+    frames = row_frames(sealed[0].read(SEGMENT))
+    index = frames[-1].end + 128  # its payload: the header and the trailer stay
+    for frame in frames[:-1]:
+        disk = destroyed(sealed[0], index, index + 8, b"\xa5")
+        assert check((disk, sealed[1]), frame.begin, frames[-1].end, b"\0") == "unknown"
+
+
+def test_what_two_places_may_have_held_is_added_up() -> None:
+    disk = SimulatedDisk()
+    bits = pa.record_batch({"bit": pa.array([True] * 100_000)})
+    with open_large(disk) as log:
+        for partition in range(3):
+            log.create_stream(TOPIC, partition)
+        for partition, batch in [(0, rows(0)), (1, bits), (2, rows(0)), (0, rows(0))] * 3:
+            log.append(log.stream(TOPIC, partition), batch)
+    frames = row_frames(disk.read(SEGMENT))
+    for first in (5, 9):
+        disk = destroyed(disk, frames[first].begin, frames[first + 1].end, b"\0")
+    found = survey(disk, LAYOUT)
+    guessed = disk.copy()
+    follow_verify(guessed, found)
+    with open_large(guessed) as log:
+        assert log.next_offset(log.stream(TOPIC, 1)) >= 300_000, "offsets would be given again"
+    told = [AcceptedLoss(TOPIC, one.stream - 1, one.first, one.end) for one in found.lost]
+    told += [AcceptedLoss(TOPIC, 1, first, first + 100_000) for first in (100_000, 200_000)]
+    repair(disk, LAYOUT, told, accept_unknown=True, dry_run=False)
+    with open_large(disk) as log:
+        assert log.next_offset(log.stream(TOPIC, 1)) == 300_000, "the operator knew it"
+
+
+@pytest.mark.parametrize(
+    ("size", "is_stale"),
+    [(700, False), (2048, False), (4096, False), (1 << 20, False), (700, True), (2048, True)],
+)
+def test_no_offset_is_given_again_when_the_start_of_the_newest_segment_is_destroyed(
+    size: int, is_stale: bool
+) -> None:
+    disk, oracle = SimulatedDisk(), Oracle()
+    with open_large(disk) as log:
+        fill(log, oracle)
+        log.rotate()
+        for partition in ORDER[:5]:
+            oracle.append(log, partition, 3)
+        stale = read_durable(disk, LAYOUT.durable)
+        for partition in [3, 2, 1, 0]:
+            oracle.append(log, partition, 3)
+        given = ends(log)
+    if is_stale:  # as after a power cut
+        DurableFile.create(disk, LAYOUT.durable, stale)
+
+    def change(content: bytearray) -> None:
+        content[:size] = bytes(min(size, len(content)))
+
+    disk.damage(LAYOUT.segment(2), change)
+    found = survey(disk, LAYOUT)
+    follow_verify(disk, found)
+    assert not survey(disk, LAYOUT).damages
+    with open_large(disk) as log:
+        assert all(now >= before for now, before in zip(ends(log), given, strict=True))
 
 
 def test_a_cut_is_known_to_the_last_row_or_called_unknown(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -364,3 +365,57 @@ def test_what_the_disk_refuses_a_repair_says_what_to_do_and_leaves_it_to_be_repe
         run()
     assert later_values(disk) == ["hole", "hole", "hole", 53]
     open_log(disk).close()
+
+
+def flip(position: int, content: bytearray) -> None:
+    content[position] ^= 255
+
+
+@pytest.mark.parametrize("spoilt", [set(), {Kind.ROWS}], ids=["rows are whole", "some are not"])
+def test_rows_of_a_stream_that_nothing_names_go_aside_and_every_other_topic_opens(
+    spoilt: set[int],
+) -> None:
+    disk = SimulatedDisk()
+    with open_log(disk) as log:
+        log.append(log.create_stream(TOPIC), rows(0))
+        log.create_stream(LATER)
+        for i in range(1, 4):
+            log.append(log.stream(LATER), rows(50 + i), producer="p", sequence=i - 1)
+            log.append(log.stream(TOPIC), rows(i))
+    blank(disk, 1, kinds={Kind.STREAM_OPENED}, stream=2)
+    path = LAYOUT.segment(1)
+    lines = [f for f in extents(disk.read(path)) if f.kind in spoilt and f.stream == 2]
+    for frame in lines[1:2]:  # with a whole header, which names a stream that has no name
+        disk.damage(path, partial(flip, frame.used_end - 1))
+    assert lost(disk) == set(), "nobody could accept it by name"
+    with pytest.raises(Conflict, match="nothing else tells their names"):
+        repair(disk, LAYOUT, [], dry_run=False)
+    before = disk.read(path)
+    planned = repair(disk, LAYOUT, [], accept_unknown=True, dry_run=True)
+    assert disk.read(path) == before
+    assert repair(disk, LAYOUT, [], accept_unknown=True, dry_run=False) == planned
+    left = 3 - len(lines[1:2])
+    assert planned.left_out == (1, left, left)
+    assert disk.read(planned.kept_aside[0]) == before
+    assert not survey(disk, LAYOUT).damages
+    assert values(disk) == [0, 1, 2, 3]
+    with open_log(disk) as log:
+        assert [stream.topic for stream in log.streams] == [TOPIC]
+        assert log.create_stream(LATER).number == 3, "a number means one stream for ever"
+        assert log.append(log.stream(TOPIC), rows(4)).first == 4
+
+
+def test_what_cannot_be_put_in_order_is_refused_by_a_dry_run_too() -> None:
+    """And by the real one before it changes a file, also of segments that could be mended."""
+    disk = opened_in_each_segment()
+    with open_log(disk) as log:
+        assert log.trim({stream.id: 2 for stream in log.streams}) == 1
+    remove(disk, 2)
+    newest = read_durable(disk, LAYOUT.durable).segment
+    for number in range(3, newest + 1):
+        destroy(disk, number)
+    before = disk.read(LAYOUT.segment(3))
+    for dry_run in (True, False):
+        with pytest.raises(Corruption, match="holds the names of all topics"):
+            repair(disk, LAYOUT, [], accept_unknown=True, dry_run=dry_run)
+    assert disk.read(LAYOUT.segment(3)) == before

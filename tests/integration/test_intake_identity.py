@@ -23,8 +23,11 @@ from calve.settings import Settings
 from calve.state import open_state
 from calve.state.sqlite import SqliteState
 from calve.topics import TopicRegistry, TopicSpec
-from calve.wal import Log, LogOptions
+from calve.wal import Kind, Log, LogOptions, OsFiles
+from calve.wal.layout import LogLayout
+from calve.wal.repair import repair
 from tests.conftest import MakeSettings
+from tests.fakes.segment_map import extents
 from tests.fakes.topic_table import feed, make_topic_table
 
 ORDERS, OTHERS = TableName.parse("orders"), TableName.parse("others")
@@ -77,6 +80,32 @@ def test_an_operator_has_a_topic_go_on_in_a_new_log_where_its_table_ends(
     with Intake(settings) as intake:
         assert intake.problems == {}
         assert intake.offsets(ORDERS) == (2, 5, 5)
+
+
+def test_a_topic_whose_name_a_repair_could_not_save_goes_on_where_its_table_ends(
+    make_settings: MakeSettings,
+) -> None:
+    settings = make_settings()
+    with Intake(settings) as intake:
+        intake.submit(OTHERS, BATCH).wait()
+    filled(settings, committed=2)
+    path = LogLayout(wal(settings)).segment(1)
+    content = bytearray(path.read_bytes())
+    opened = [f for f in extents(bytes(content)) if f.kind == Kind.STREAM_OPENED and f.stream == 2]
+    for frame in opened:
+        content[frame.begin : frame.end] = bytes(frame.end - frame.begin)
+    path.write_bytes(content)
+    repair(OsFiles(), LogLayout(wal(settings)), [], accept_unknown=True, dry_run=False)
+    with Intake(settings) as intake:
+        assert list(intake.problems) == [ORDERS]
+        assert intake.submit(OTHERS, BATCH).wait() == (3, 6, False)
+        with pytest.raises(Conflict, match="has no stream of it") as raised:
+            intake.submit(ORDERS, BATCH)
+        assert "topic alter orders --new-log" in str(raised.value.hint)
+        assert intake.adopt_new_log(ORDERS) == 2
+        assert intake.submit(ORDERS, BATCH).wait() == (2, 5, False)
+    with Intake(settings) as intake:
+        assert intake.problems == {}
 
 
 def test_a_topic_whose_log_is_here_is_not_begun_anew(make_settings: MakeSettings) -> None:

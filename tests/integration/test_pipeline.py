@@ -31,7 +31,9 @@ from calve.tables.catalog import LakeCatalog
 from calve.tables.orphans import remove_orphans
 from calve.tables.positions import committed_position
 from calve.topics import TopicChange
-from calve.wal import Rejected
+from calve.wal import OsFiles, Rejected
+from calve.wal.layout import LogLayout
+from calve.wal.repair import repair
 from tests.conftest import QUICK_RETRIES, MakeSettings
 from tests.fakes.clocks import HandClock
 from tests.fakes.pipelines import Site, let_side_lane_end, run_here, site
@@ -448,6 +450,31 @@ def test_a_new_log_for_one_that_was_lost_before_anything_was_committed(
             intake.submit(name, pa.record_batch({"id": [5]})).wait()
             assert not lake_site.pipeline(settings=other).drain(0.3)
             assert lake_site.catalog.find_table("orders") is None
+
+
+def test_a_topic_goes_on_after_a_repair_of_a_log_whose_newest_segment_lost_its_start(
+    lake_site: Site,
+) -> None:
+    """What may have been given is skipped, known as lost; the table was ahead of what is left."""
+    lake_site.send("orders", rows(1))
+    lake_site.intake.log.rotate()
+    lake_site.send("orders", rows(2))
+    lake_site.send("others", rows(3))
+    assert lake_site.pipeline().drain(30)
+    settings = lake_site.settings
+    lake_site.intake.close()
+    assert settings.wal.path is not None
+    layout = LogLayout(settings.wal.path)
+    content = layout.segment(2).read_bytes()
+    layout.segment(2).write_bytes(bytes(2048) + content[2048:])
+    repair(OsFiles(), layout, [], accept_unknown=True, dry_run=False)
+    orders = TableName.parse("orders")
+    with Intake(settings) as intake:
+        assert list(intake.problems) == [TableName.parse("others")], "it was opened there"
+        assert intake.offsets(orders).durable >= 2
+        intake.submit(orders, pa.record_batch({"id": [4]})).wait()
+        lake_site.pipeline(settings=settings).drain(30)
+    assert lake_site.rows("orders") == rows(1, 2, 4)
 
 
 def test_two_partitions_of_two_processes_come_to_one_table(

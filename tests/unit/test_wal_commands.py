@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from calve.errors import Corruption
+from calve.model import TableName
 from calve.wal import Log, LogOptions, Rejected
 from tests.commands import Run, run_command
 from tests.fakes.oracle import TOPIC, rows
@@ -220,17 +221,115 @@ def test_a_segment_of_another_log_is_named_and_can_be_given_up(lake: Lake) -> No
     assert [json.loads(line)["kind"] for line in lines] == [*["hole"] * 6, "rows"]
 
 
+@pytest.fixture
+def doubtful(lake: Lake) -> Lake:
+    """The last frames of two partitions are cut off; the durable end knows of one of them."""
+    with lake.open() as log:
+        log.create_stream(TOPIC, 1)
+        begin = log.bytes_used
+        for partition in (0, 1):
+            log.append(log.stream(TOPIC, partition), rows(5))
+    path = lake.log / "00000000000000000001.seg"
+    path.write_bytes(path.read_bytes()[:begin])
+    return lake
+
+
+def test_the_command_that_a_refusal_names_works_whatever_was_accepted_before(
+    doubtful: Lake,
+) -> None:
+    command = "repair --accept-loss orders/1:0..1 --accept-unknown"
+    for given in ([], ["--accept-unknown"], ["--accept-loss=orders/1:0..1"]):
+        assert f"`calve wal {command}`" in doubtful.run("repair", *given, "--yes", code=5).err
+    doubtful.run(*command.split(), "--yes")
+    assert doubtful.json("verify")["is_whole"]
+
+
+def test_a_repair_says_which_offsets_it_gives_up_before_it_does(doubtful: Lake) -> None:
+    losses = ["--accept-loss=orders/1:0..1", "--accept-unknown"]
+    told = doubtful.run("repair", *losses, "--dry-run").err
+    assert "would keep 1 file aside" in told
+    assert "would record as lost: orders/0:5.." in told
+    assert "would record as lost: orders/1:0..1" in told
+    assert "\nrecorded as lost: orders/0:5.." in doubtful.run("repair", *losses, "--yes").err
+
+
+def test_what_a_damaged_log_cannot_count_is_not_given_up(doubtful: Lake) -> None:
+    losses = ["--accept-loss=orders/1:0..1", f"--accept-loss=orders/0:5..{1 << 63}"]
+    told = doubtful.run("repair", *losses, "--accept-unknown", "--yes", code=3).err
+    assert "too large" in told
+
+
+def test_what_is_unknown_is_not_of_one_topic(doubtful: Lake) -> None:
+    doubtful.run("repair", "orders", "--accept-unknown", "--yes", code=2)
+    assert not doubtful.json("verify", code=7)["is_whole"]
+
+
 def test_verify_says_when_nobody_knows_what_is_lost(lake: Lake) -> None:
     with lake.open() as log:
         log.rotate()
     (lake.log / "00000000000000000002.seg").unlink()
     assert not lake.json("verify", code=7)["damages"][0]["is_loss_known"]
     result = lake.run("verify", code=7)
-    assert "what else is not known" in result.out
+    assert "maybe rows of 1 other topic: nothing tells" in result.out
     assert "calve wal repair --accept-unknown" in result.err
     lake.run("repair", "--accept-unknown", "--yes")
     with lake.open() as log:
+        assert log.next_offset(log.stream(TOPIC)) > 5
+
+
+@pytest.fixture
+def nameless(lake: Lake) -> Lake:
+    """What opened another topic is destroyed; its three rows are whole."""
+    with lake.open() as log:
+        begin = log.bytes_used
+        stream = log.create_stream(TableName.parse("clicks"))
+        end = log.bytes_used
+        log.append(stream, rows(0, 3))
+    path = lake.log / "00000000000000000001.seg"
+    content = bytearray(path.read_bytes())
+    content[begin:end] = bytes(end - begin)
+    path.write_bytes(content)
+    return lake
+
+
+def test_rows_of_a_topic_whose_name_is_destroyed_keep_no_other_topic_shut(nameless: Lake) -> None:
+    assert nameless.json("verify", code=7)["damages"][0]["nameless_streams"] == 1
+    shown = nameless.run("verify", code=7)
+    assert "the names of 1 topic" in shown.out
+    assert "`calve wal repair --accept-unknown`" in shown.err
+    refused = nameless.run("repair", "--yes", code=5).err
+    assert "nothing else tells their names; 3 rows of them, in 1 frames" in refused
+    assert "cannot be read" not in refused
+    told = nameless.run("repair", "--accept-unknown", "--dry-run").err
+    assert "3 rows in 1 frame of 1 topic whose name is destroyed would be only in" in told
+    found = nameless.json("repair", "--accept-unknown", "--yes")
+    assert found["left_out"] == {"streams": 1, "frames": 1, "rows": 3}
+    assert len(found["kept_aside"]) == 1
+    assert nameless.json("verify")["is_whole"]
+    with nameless.open() as log:
+        assert [stream.name for stream in log.streams] == ["orders/0"]
         assert log.append(log.stream(TOPIC), rows(9)).first == 5
+
+
+def test_a_loss_that_is_recorded_already_is_told_so(lake: Lake) -> None:
+    loss = "--accept-loss=orders/0:5..9"
+    assert "\nrecorded as lost: orders/0:5..9" in f"\n{lake.run('repair', loss, '--yes').err}"
+    for more in (["--yes"], ["--dry-run"]):
+        assert "recorded as lost already: orders/0:5..9" in lake.run("repair", loss, *more).err
+    assert "ends at 9" in lake.run("repair", "--accept-loss=orders/0:4..9", code=5).err
+    lake.run("repair", loss, "--accept-loss=orders/0:9..10", "--yes")
+    with lake.open() as log:
+        assert log.next_offset(log.stream(TOPIC)) == 10
+
+
+def test_the_audit_record_of_a_repair_says_what_it_gave_up(doubtful: Lake) -> None:
+    doubtful.run("repair", "--accept-loss=orders/1:0..1", "--accept-unknown", "--yes")
+    text = "".join(
+        path.read_text() for path in (doubtful.path / "_calve").rglob("*audit*/*") if path.is_file()
+    )
+    assert '"accept_unknown":true' in text
+    assert '"accepted":["orders/1:0..1"]' in text
+    assert '"holes":["orders/0:5..' in text
 
 
 def test_repair_writes_lost_files_again(lake: Lake) -> None:

@@ -27,9 +27,11 @@ from calve.wal.layout import LogLayout
 from calve.wal.repair import (
     AcceptedLoss,
     Hole,
+    LeftOut,
     RepairReport,
     adopt,
     give_up,
+    is_recorded,
     parse_loss,
     repair,
     rewrite_durable,
@@ -158,7 +160,8 @@ def dump(call: Call, topic: str, partition: int, start: int | None, limit: int) 
 @click.option(
     "--accept-unknown",
     is_flag=True,
-    help="Give up the oldest or newest segment although nobody knows which offsets it held.",
+    help="Give up the oldest or newest segment, or a part of it, although nobody knows which "
+    "offsets of which topics it held.",
 )
 @click.option("--durable", is_flag=True, help="Write the file `durable` again.")
 @click.option("--identity", is_flag=True, help="Write the file `log.json` again.")
@@ -197,10 +200,10 @@ def repair_log(
             )
         _rewrite_files(call, layout, switches, dry_run=dry_run, yes=yes)
         return
-    if topic is not None and not (losses or accept_unknown):
+    if topic is not None and not losses:
         raise click.UsageError(
             f"say with --accept-loss which offsets of {topic} to give up; without a topic, what "
-            "can be repaired without loss is"
+            "can be repaired without loss is, and with --accept-unknown what nothing tells of"
         )
     accepted = [_accepted(text, topic, partition) for text in losses]
     if accepted and not _is_damaged(layout):
@@ -210,7 +213,12 @@ def repair_log(
     report = run(dry_run=True)
     if not dry_run and report.rewritten:
         confirm(f"Rewrite {counted(len(report.rewritten), 'segment')} of {layout.root}?", yes=yes)
-        with _recorded(call, layout, accepted=[str(one) for one in accepted]):
+        details = {
+            "accepted": [str(one) for one in accepted],
+            "accept_unknown": accept_unknown,
+            "holes": [str(hole) for hole in report.holes],
+        }
+        with _recorded(call, layout, **details):
             report = run(dry_run=False)
     _print_report(call, report, dry_run=dry_run)
 
@@ -267,18 +275,29 @@ def _recorded(call: Call, layout: LogLayout, **details: object) -> AbstractConte
 def _give_up(
     call: Call, layout: LogLayout, accepted: list[AcceptedLoss], *, dry_run: bool, yes: bool
 ) -> None:
-    named = ", ".join(f"{one.name}:{one.first}..{one.end}" for one in accepted)
-    give_up(_FILES, layout, accepted, dry_run=True)
-    if dry_run:
-        say(f"would record as lost: {named}")
-    else:
-        confirm(f"Nothing is damaged; record {named} as lost?", yes=yes)
-        with _recorded(call, layout, lost=named):
-            give_up(_FILES, layout, accepted, dry_run=False)
-        say(f"recorded as lost: {named}")
+    already = [one for one in accepted if is_recorded(_FILES, layout, one)]
+    if already:
+        say(f"recorded as lost already: {', '.join(map(str, already))}")
+    new = [one for one in accepted if one not in already]
+    if new:
+        _record_losses(call, layout, new, dry_run=dry_run, yes=yes)
     if call.as_json:
         holes = [Hole(one.name, one.first, one.end) for one in accepted]
         _print_report(call, RepairReport(holes=holes), dry_run=dry_run)
+
+
+def _record_losses(
+    call: Call, layout: LogLayout, accepted: list[AcceptedLoss], *, dry_run: bool, yes: bool
+) -> None:
+    named = ", ".join(map(str, accepted))
+    give_up(_FILES, layout, accepted, dry_run=True)
+    if dry_run:
+        say(f"would record as lost: {named}")
+        return
+    confirm(f"Nothing is damaged; record {named} as lost?", yes=yes)
+    with _recorded(call, layout, lost=named):
+        give_up(_FILES, layout, accepted, dry_run=False)
+    say(f"recorded as lost: {named}")
 
 
 def _accepted(text: str, topic: str | None, partition: int) -> AcceptedLoss:
@@ -380,6 +399,7 @@ def _verification(found: Survey) -> dict[str, object]:
                 "reason": damage.reason,
                 "lost": [_lost(found, lost) for lost in damage.lost],
                 "doubtful": [_lost(found, one) for one in damage.doubtful],
+                "nameless_streams": len(damage.nameless),
                 "is_loss_known": damage.is_loss_known,
             }
             for damage in found.damages
@@ -389,11 +409,11 @@ def _verification(found: Survey) -> dict[str, object]:
 
 
 def _lost(found: Survey, lost: LostRange) -> dict[str, object]:
-    stream = found.names.get(lost.stream)
+    stream = found.names[lost.stream]
     return {
-        "topic": stream and str(stream.topic),
-        "partition": stream and stream.partition,
-        "name": found.name(lost.stream),
+        "topic": str(stream.topic),
+        "partition": stream.partition,
+        "name": stream.name,
         "first": lost.first,
         "end": lost.end,
     }
@@ -411,19 +431,19 @@ def _print_damages(found: Survey) -> None:
             for damage in found.damages
         ],
     )
-    flags = [f"--accept-loss {found.name(o.stream)}:{o.first}..{o.end}" for o in found.lost]
-    if not all(damage.is_loss_known for damage in found.damages):
-        flags.append("--accept-unknown")
     say(f"damaged: {counted(len(found.damages), 'place')}")
-    say(f"hint: bring the files back from a copy, or `calve wal repair {' '.join(flags)}`")
+    command = " ".join(("calve wal repair", *found.flags))
+    say(f"hint: bring the files back from a copy, or `{command}`")
 
 
 def _lost_text(found: Survey, damage: Damage) -> str:
-    named = [f"{found.name(one.stream)}:{one.first}..{one.end}" for one in damage.lost]
+    named = [found.describe(one) for one in damage.lost]
     if damage.doubtful:
         count = counted(len(damage.doubtful), "other topic")
         named.append(f"and maybe rows of {count}: nothing tells")
-    elif not damage.is_loss_known:
+    if damage.nameless:
+        named.append(f"the names of {counted(len(damage.nameless), 'topic')}")
+    elif not damage.is_loss_known and not damage.doubtful:
         named.append("what else is not known")
     return ", ".join(named) or "no rows"
 
@@ -437,6 +457,7 @@ def _print_report(call: Call, report: RepairReport, *, dry_run: bool) -> None:
                 "rewritten": report.rewritten,
                 "kept_aside": report.kept_aside,
                 "holes": holes,
+                "left_out": report.left_out._asdict(),
             }
         )
     elif not report.rewritten:
@@ -444,4 +465,20 @@ def _print_report(call: Call, report: RepairReport, *, dry_run: bool) -> None:
     else:
         verb = "would rewrite" if dry_run else "rewrote"
         say(f"{verb} {', '.join(path.name for path in report.rewritten)}")
-        say(f"{'would keep' if dry_run else 'kept'} {len(report.kept_aside)} files aside")
+        aside = counted(len(report.kept_aside), "file")
+        say(f"{'would keep' if dry_run else 'kept'} {aside} aside")
+        for hole in report.holes:
+            say(f"{'would record' if dry_run else 'recorded'} as lost: {hole}")
+        if report.left_out.streams:
+            _say_left_out(report.left_out, dry_run=dry_run)
+
+
+def _say_left_out(left: LeftOut, *, dry_run: bool) -> None:
+    rows = f"{counted(left.rows, 'row')} in {counted(left.frames, 'frame')}"
+    topics = f"{counted(left.streams, 'topic')} whose name is destroyed"
+    where = "only in the file kept aside"
+    say(f"{rows} of {topics} {'would be' if dry_run else 'are now'} {where}")
+    say(
+        "hint: the service names such a topic: it has no stream in the log any more, and "
+        "`calve topic alter TOPIC --new-log` has it go on where its table ends"
+    )

@@ -39,19 +39,25 @@ class SegmentDraft:
         header: SegmentHeader,
         names: Mapping[int, Stream],
     ) -> None:
-        """`names` are the streams of the whole log: the frame that opened one may be lost."""
+        """`names` are the streams of the whole log: the frame that opened one may be lost. What
+        is of none of them is left out: nobody could ask for it."""
         self.header = header
         self._old = old
         self._names = names
         self._opened = {stream.number for stream in start.streams}
         self._losses = merge([lost for damage in old.damages for lost in damage.lost])
-        encoded = start.encode()
-        self.state = LogState.decode(memoryview(encoded))
+        self._frames = [h for h in old.frames if not h.takes_offsets or h.stream in names]
+        self._headless = [header for header in old.headless if header.stream in names]
+        self.state = LogState.decode(memoryview(start.encode()))
+        nameless = [stream for damage in old.damages for stream in damage.nameless]
+        # A number means one stream for ever, also to whoever read the damaged file.
+        self.state.next_stream = max([start.next_stream, *(each + 1 for each in nameless)])
+        encoded = self.state.encode()
         self._parts: list[Bytes] = [encode_start(self.header, encoded)]
         self.position = len(self._parts[0])
         self._index = SegmentIndex()
         self._previous = Previous()
-        self._whole_at = {frame.position for frame in old.frames}
+        self._whole_at = {frame.position for frame in self._frames}
 
     def copy_frames(self, view: memoryview, schemas: dict[int, bytes]) -> None:
         for schema, payload in schemas.items():
@@ -60,10 +66,8 @@ class SegmentDraft:
                 self._emit(head._replace(schema=schema), None, memoryview(payload))
         known = {h.schema for h in self._old.frames if h.kind == Kind.SCHEMA} | schemas.keys()
         known.add(0)
-        everything = sorted(
-            [*self._old.frames, *self._old.headless], key=lambda header: header.position
-        )
-        whole = set(self._old.frames)
+        everything = sorted([*self._frames, *self._headless], key=lambda header: header.position)
+        whole = set(self._frames)
         for header in everything:
             if header in whole and header.schema in known:
                 self._copy(view, header)

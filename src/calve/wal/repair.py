@@ -10,34 +10,32 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from calve.errors import Conflict, Corruption, InvalidRequest, NotFound
-from calve.wal.chain import SegmentChain, find_header, find_link
-from calve.wal.draft import SegmentDraft
-from calve.wal.durable import DurableEnd, DurableFile, read_durable, write_all
+from calve.wal.chain import SegmentChain, find_header
+from calve.wal.durable import DurableEnd, DurableFile, read_durable
 from calve.wal.files import translating
-from calve.wal.frame import Kind, checksum, read_frame
+from calve.wal.frame import Kind
 from calve.wal.group import OFFSET_MAX
 from calve.wal.identity import LogIdentity, read_identity, write_identity
 from calve.wal.layout import segment_numbers, temporary
 from calve.wal.log import Log
 from calve.wal.options import LogOptions
+from calve.wal.reader import LogReader
 from calve.wal.recovery import lock_log
+from calve.wal.rewrite import Rewrite, aside_path
 from calve.wal.segment import (
     BadSegment,
     SegmentHeader,
     new_salt,
     read_segment_header,
 )
-from calve.wal.state import LogState
-from calve.wal.survey import LostRange, SegmentSurvey, Survey, Surveyor
+from calve.wal.survey import Damage, LostRange, Survey, Surveyor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -62,6 +60,9 @@ class AcceptedLoss(NamedTuple):
     def name(self) -> str:
         return f"{self.topic}/{self.partition}"
 
+    def __str__(self) -> str:
+        return f"{self.name}:{self.first}..{self.end}"
+
 
 class Hole(NamedTuple):
     """Offsets that are lost, with the name of their stream."""
@@ -69,6 +70,17 @@ class Hole(NamedTuple):
     name: str
     first: int
     end: int
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.first}..{self.end}"
+
+
+class LeftOut(NamedTuple):
+    """Whole frames of streams that nothing names any more: nobody could ask for their rows."""
+
+    streams: int = 0
+    frames: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,7 @@ class RepairReport:
     rewritten: list[Path] = field(default_factory=list)
     kept_aside: list[Path] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
 
 
 def repair(
@@ -89,8 +102,11 @@ def repair(
     dry_run: bool,
 ) -> RepairReport:
     """Write damaged segments anew. Raises Conflict, changing nothing, unless every lost offset
-    is accepted; `accept_unknown` also gives up what nothing in the log tells of: a newest segment
-    that cannot be read at all, and offsets that may have been in a damaged part of it."""
+    is accepted; `accept_unknown` also gives up what nothing in the log tells of: a segment at an
+    end of it that cannot be read at all, offsets that may have been in a damaged part, and rows of
+    streams whose name is lost."""
+    _require_offsets(accepted)
+    accepted = _joined(accepted)
     with _repairing(files, layout):
         found = Surveyor(files, layout).survey()
         _require_known_format(found)
@@ -99,8 +115,10 @@ def repair(
         _require_accepted(found, accepted)
         _lose_what_is_doubtful(found, accepted)
         report = _plan(files, layout, found)
+        rewrite = Rewrite(files, layout, found)
+        drafts = rewrite.draft()
         if not dry_run:
-            _Repair(files, layout, found).run()
+            rewrite.replace(drafts)
         return report
 
 
@@ -123,6 +141,7 @@ def give_up(
     All of them or none: NotFound for a stream that is not there, Conflict for other offsets than
     those that come next.
     """
+    _require_offsets(accepted)
     if dry_run:
         with _repairing(files, layout):
             found = Surveyor(files, layout).survey()
@@ -134,6 +153,37 @@ def give_up(
             log.record_hole(log.stream(one.topic, one.partition), one.first, one.end)
 
 
+def is_recorded(files: Files, layout: LogLayout, loss: AcceptedLoss) -> bool:
+    """Whether all of it is a hole in the log already, so that there is nothing to give up."""
+    with LogReader(layout.root, files=files) as reader:
+        try:
+            stream = reader.stream(loss.topic, loss.partition)
+        except NotFound:
+            return False
+        offsets = reader.offsets(stream)
+        if loss.first < offsets.first or offsets.durable < loss.end:
+            return False
+        entries = reader.read(stream, loss.first, loss.end)
+        return all(entry.kind == Kind.HOLE for entry in entries)
+
+
+def _joined(accepted: Sequence[AcceptedLoss]) -> list[AcceptedLoss]:
+    """One loss for those of a topic that follow each other: what is lost is told in one, too."""
+    joined: list[AcceptedLoss] = []
+    for one in sorted(accepted, key=lambda each: (each.name, each.first)):
+        if joined and joined[-1].name == one.name and one.first <= joined[-1].end:
+            joined[-1] = joined[-1]._replace(end=max(joined[-1].end, one.end))
+        else:
+            joined.append(one)
+    return joined
+
+
+def _require_offsets(accepted: Sequence[AcceptedLoss]) -> None:
+    for one in accepted:
+        if one.end > OFFSET_MAX:
+            raise InvalidRequest(f"offset {one.end} is too large, {OFFSET_MAX} is the largest")
+
+
 def _require_next(ends: dict[str, int], accepted: Sequence[AcceptedLoss]) -> None:
     """Refuse what cannot be recorded, one after the other, in streams that end there."""
     for one in accepted:
@@ -143,8 +193,6 @@ def _require_next(ends: dict[str, int], accepted: Sequence[AcceptedLoss]) -> Non
                 f"the log has no topic {one.topic} with partition {one.partition}",
                 hint="`calve wal inspect` shows what it has",
             )
-        if one.end > OFFSET_MAX:
-            raise InvalidRequest(f"offset {one.end} is too large, {OFFSET_MAX} is the largest")
         if one.first != end:
             raise Conflict(
                 f"{one.name} ends at {end}, so {one.first}..{one.end} cannot be recorded as lost",
@@ -167,16 +215,14 @@ def _lose_what_comes_next(found: Survey, accepted: Sequence[AcceptedLoss]) -> No
 
 def _lose_what_is_doubtful(found: Survey, accepted: Sequence[AcceptedLoss]) -> None:
     """Offsets that rows may have had are never given to others. An accepted loss that begins
-    there says how many they were; else as many count as lost as can have been."""
+    at a stream's end says how many they were; else as many count as lost as can have been."""
+    told = {
+        number
+        for number, end in found.ends.items()
+        if any(one.name == found.name(number) and one.first <= end < one.end for one in accepted)
+    }
     for damage in found.damages:
-        damage.lost += [
-            one
-            for one in damage.doubtful
-            if not any(
-                each.name == found.name(one.stream) and each.first <= one.first < each.end
-                for each in accepted
-            )
-        ]
+        damage.lost += [one for one in damage.doubtful if one.stream not in told]
 
 
 def _require_known_format(found: Survey) -> None:
@@ -195,33 +241,59 @@ def _require_known_loss(found: Survey, *, accept_unknown: bool) -> None:
     if not unknown or accept_unknown:
         return
     damage = unknown[0]
+    raise Conflict(
+        f"{damage.path}: {_why_unknown(found, damage)}",
+        hint=f"bring back the file from a copy, or `calve wal repair {' '.join(found.flags)}`: "
+        f"{_what_follows(damage)}",
+        context={"file": str(damage.path)},
+    )
+
+
+def _why_unknown(found: Survey, damage: Damage) -> str:
+    if damage.nameless:
+        count, frames, rows = _left_out(found)
+        return (
+            f"what opened {count} of its topics is destroyed, and nothing else tells their names; "
+            f"{rows} rows of them, in {frames} frames, are still there"
+        )
     if damage.doubtful:
         names = [found.name(one.stream) for one in damage.doubtful]
         more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
-        raise Conflict(
-            f"{damage.path}: several frames are destroyed behind byte {damage.begin}, and nothing "
-            f"tells whether rows of {', '.join(names[:_NAMES_MAX])}{more} were among them",
-            hint="bring back the file from a copy, or add --accept-unknown: then these topics go "
-            "on behind every offset that may have been given",
-            context={"file": str(damage.path)},
+        return (
+            f"several frames are destroyed behind byte {damage.begin}, and nothing "
+            f"tells whether rows of {', '.join(names[:_NAMES_MAX])}{more} were among them"
         )
-    raise Conflict(
-        f"{damage.path} cannot be read at all, so nobody knows which offsets it held",
-        hint="bring back the file from a copy, or `calve wal repair --accept-unknown`: a "
-        "table that has committed more than is left will ask for --accept-loss",
-        context={"file": str(damage.path)},
-    )
+    return "it cannot be read at all, so nobody knows which offsets it held"
+
+
+def _left_out(found: Survey) -> LeftOut:
+    streams = {stream for damage in found.damages for stream in damage.nameless}
+    frames = [
+        header
+        for segment in found.segments
+        for header in segment.frames
+        if header.takes_offsets and header.stream in streams
+    ]
+    rows = sum(header.end_offset - header.first_offset for header in frames)
+    return LeftOut(len(streams), len(frames), rows)
+
+
+def _what_follows(damage: Damage) -> str:
+    if damage.nameless:
+        return "then these rows are only in the file that is kept aside, and all other topics go on"
+    if damage.doubtful:
+        return "then these topics go on behind every offset that may have been given"
+    return "a table that has committed more than is left will ask for --accept-loss"
 
 
 def _require_accepted(found: Survey, accepted: Sequence[AcceptedLoss]) -> None:
     open_losses = [lost for lost in found.lost if not _is_accepted(found, lost, accepted)]
     if open_losses:
-        named = [f"{found.name(lost.stream)}:{lost.first}..{lost.end}" for lost in open_losses]
+        named = [found.describe(lost) for lost in open_losses]
         raise Conflict(
             f"the repair would lose {', '.join(named)}",
-            hint="bring back the damaged file from a copy, or accept it: `calve wal repair "
-            + " ".join(f"--accept-loss {name}" for name in named)
-            + "`",
+            hint="bring back the damaged file from a copy, or accept it: "
+            f"`calve wal repair {' '.join(found.flags)}`",
             context={"lost": ",".join(named)},
         )
 
@@ -238,154 +310,7 @@ def _plan(files: Files, layout: LogLayout, found: Survey) -> RepairReport:
     there = [segment.path for segment in found.segments if not segment.is_missing]
     aside = [aside_path(layout, path, files.map(path)) for path in damaged if path in there]
     holes = [Hole(found.name(lost.stream), lost.first, lost.end) for lost in found.lost]
-    return RepairReport(damaged, aside, holes)
-
-
-def aside_path(layout: LogLayout, path: Path, content: memoryview) -> Path:
-    """Named after what is in it: each file that a repair replaces is kept, and once."""
-    return layout.aside / f"{path.name}.{checksum(content):016x}"
-
-
-class _Before(NamedTuple):
-    """The segment before, as it is after the repair; its state is made only when it is needed."""
-
-    link: int
-    state: Callable[[], LogState]
-
-
-def _state_of(draft: SegmentDraft) -> LogState:
-    return draft.state
-
-
-class _Repair:
-    def __init__(self, files: Files, layout: LogLayout, found: Survey) -> None:
-        self._files = files
-        self._layout = layout
-        self._found = found
-        self._log_id = read_identity(files, layout).log_id
-        # Before anything is rewritten, and lies elsewhere then.
-        self._schemas = {s.number: self._find_schemas(s) for s in found.segments if s.damages}
-
-    def run(self) -> None:
-        before: _Before | None = None
-        for segment, following in zip_longest(self._found.segments, self._found.segments[1:]):
-            if segment.damages:
-                draft = self._draft(segment, before, following.header if following else None)
-                self._replace(segment, draft)
-                before = _Before(draft.link, partial(_state_of, draft))
-            else:
-                before = _Before(self._link(segment), partial(self._end_state, segment))
-
-    def _link(self, segment: SegmentSurvey) -> int:
-        assert segment.header is not None
-        return find_link(self._files.map(segment.path), segment.header) or 0
-
-    def _end_state(self, segment: SegmentSurvey) -> LogState:
-        """What is known at the end of a segment that is whole."""
-        assert segment.state is not None
-        state = LogState.decode(memoryview(segment.state.encode()))
-        view = self._files.map(segment.path)
-        for header in segment.frames:
-            state.apply_frame(read_frame(view, header.position, header.salt))
-        return state
-
-    def _state_from_next(self, segment: SegmentSurvey) -> LogState:
-        """Names and offsets from the segment behind, when nothing is left before this one: what
-        was in it counts as no longer in the log."""
-        later = (one.state for one in self._found.segments if one.number > segment.number)
-        state = next((one for one in later if one is not None), None)
-        if state is None:
-            raise Corruption(
-                f"{segment.path} holds the names of all topics, and both copies are damaged",
-                hint="bring back the file from a copy",
-                context={"file": str(segment.path)},
-            )
-        return LogState.decode(memoryview(state.encode()))
-
-    def _draft(
-        self, segment: SegmentSurvey, before: _Before | None, following: SegmentHeader | None
-    ) -> SegmentDraft:
-        start = segment.state or self._start_state(segment, before)
-        header = self._header(segment, before, following)
-        header = header._replace(created_at_us=max(header.created_at_us, start.last_time_us))
-        draft = SegmentDraft(segment, start, header, self._found.names)
-        draft.copy_frames(self._view(segment), self._schemas[segment.number])
-        return draft
-
-    def _start_state(self, segment: SegmentSurvey, before: _Before | None) -> LogState:
-        if before is not None:
-            return before.state()
-        return LogState() if segment.number == 1 else self._state_from_next(segment)
-
-    def _header(
-        self, segment: SegmentSurvey, before: _Before | None, following: SegmentHeader | None
-    ) -> SegmentHeader:
-        """The old header, or what can be known of it, with what ties the file to its place."""
-        old = segment.header or SegmentHeader(self._log_id, segment.number, 0, 0)
-        durable = self._found.durable
-        return old._replace(
-            salt=new_salt(),
-            previous=old.previous or (before.link if before else 0),
-            answers_to=following.previous if following else 0,
-            replaces=durable.salt if segment.number == durable.segment else old.salt,
-        )
-
-    def _view(self, segment: SegmentSurvey) -> memoryview:
-        return memoryview(b"") if segment.is_missing else self._files.map(segment.path)
-
-    def _replace(self, segment: SegmentSurvey, draft: SegmentDraft) -> None:
-        self._keep_aside(segment)
-        _write_file(self._files, segment.path, draft.finish())
-        self._point_durable_at(draft)
-
-    def _find_schemas(self, segment: SegmentSurvey) -> dict[int, bytes]:
-        """Schemas that rows here need and that only other segments still hold."""
-        present = {header.schema for header in segment.frames if header.kind == Kind.SCHEMA}
-        wanted = {h.schema for h in segment.frames if h.takes_offsets and h.schema} - present
-        found: dict[int, bytes] = {}
-        for other in self._found.segments:
-            for header in other.frames:
-                if header.kind == Kind.SCHEMA and header.schema in wanted - found.keys():
-                    content = self._files.map(other.path)
-                    frame = read_frame(content, header.position, header.salt)
-                    found[header.schema] = bytes(frame.payload)
-        return found
-
-    def _keep_aside(self, segment: SegmentSurvey) -> None:
-        if segment.is_missing:
-            return
-        view = self._view(segment)
-        self._files.make_directory(self._layout.aside)
-        path = aside_path(self._layout, segment.path, view)
-        if not self._files.exists(path):
-            _write_file(self._files, path, bytes(view))
-
-    def _point_durable_at(self, draft: SegmentDraft) -> None:
-        durable = DurableFile.open(self._files, self._layout.durable)
-        try:
-            if durable.end.segment == draft.header.number:
-                durable.persist(
-                    durable.end._replace(
-                        salt=draft.header.salt, position=draft.position, last_position=0
-                    )
-                )
-        finally:
-            durable.close()
-
-
-def _write_file(files: Files, path: Path, content: bytes) -> None:
-    """Put a file in its place whole, on the disk, over whatever was there."""
-    draft = temporary(path)
-    if files.exists(draft):
-        files.unlink(draft)
-    file = files.create(draft)
-    try:
-        write_all(file, 0, content)
-        file.sync()
-    finally:
-        file.close()
-    files.rename(draft, path)
-    files.sync_directory(path.parent)
+    return RepairReport(damaged, aside, holes, _left_out(found))
 
 
 def rewrite_durable(files: Files, layout: LogLayout) -> DurableEnd:

@@ -7,7 +7,7 @@ when this place was already durable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from calve.wal.frame import (
     BadFrame,
@@ -23,6 +23,8 @@ from calve.wal.frame import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_LOOK_BYTES: Final = 1 << 16
 
 
 class Walk:
@@ -80,3 +82,29 @@ def later_headers(view: memoryview, start: int, salt: int) -> Iterator[Header]:
             yield read_header(view, position, salt)[0]
         except BadFrame:
             continue
+
+
+def written_end(view: memoryview | None) -> int:
+    """Where the zeros begin with which a segment ends that is not full."""
+    end = len(view) if view is not None else 0
+    while view is not None and end:
+        begin = max(0, end - _LOOK_BYTES)
+        if used := bytes(view[begin:end]).rstrip(b"\0"):
+            return begin + len(used)
+        end = begin
+    return 0
+
+
+def frame_or_damage(
+    view: memoryview, position: int, salt: int
+) -> tuple[Frame | None, BadFrame | None]:
+    if is_blank(view, position):
+        return None, None
+    try:
+        return read_frame(view, position, salt), None
+    except BadFrame as error:
+        return None, error
+
+
+def next_whole(view: memoryview, position: int, salt: int) -> Header | None:
+    return next(later_headers(view, position + 1, salt), None)

@@ -21,13 +21,12 @@ from calve.wal.frame import (
     Header,
     Kind,
     UnknownFormat,
-    is_blank,
     read_frame,
 )
 from calve.wal.identity import read_identity
 from calve.wal.layout import segment_numbers
 from calve.wal.moment import look
-from calve.wal.scan import later_headers, proof_of_damage
+from calve.wal.scan import frame_or_damage, next_whole, proof_of_damage, written_end
 from calve.wal.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from calve.wal.segment import (
     BadSegment,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from calve.wal.files import Files
+    from calve.wal.index import SealedIndex
     from calve.wal.layout import LogLayout
 
 
@@ -71,6 +71,8 @@ class Damage:
     lost: list[LostRange] = field(default_factory=list)
     # Offsets that may have been given to rows here, of streams that nothing behind speaks of.
     doubtful: list[LostRange] = field(default_factory=list)
+    # Streams that were opened here, as it seems, and whose name is nowhere else.
+    nameless: list[int] = field(default_factory=list)
     is_loss_known: bool = True  # whether `lost` is all of it
 
 
@@ -114,8 +116,16 @@ class Survey:
         return merge([one for damage in self.damages for one in damage.doubtful])
 
     def name(self, stream: int) -> str:
-        found = self.names.get(stream)
-        return found.name if found else f"stream {stream}"
+        return self.names[stream].name
+
+    def describe(self, lost: LostRange) -> str:
+        return f"{self.name(lost.stream)}:{lost.first}..{lost.end}"
+
+    @property
+    def flags(self) -> list[str]:
+        """What a repair must be told to give up all of it."""
+        unknown = [] if all(each.is_loss_known for each in self.damages) else ["--accept-unknown"]
+        return [f"--accept-loss {self.describe(lost)}" for lost in self.lost] + unknown
 
 
 def merge(ranges: list[LostRange]) -> list[LostRange]:
@@ -160,10 +170,11 @@ class Surveyor:
             self._begin()  # a later segment knew the name: now its losses can be told
             kept = self._walk(numbers, misplaced)
         if kept and kept[-1].damages and kept[-1].state is None:
-            kept[-1].damages[-1].is_loss_known = False  # nothing comes behind it to tell
+            self._hide_all(kept[-1])
         self._compare_with_durable(kept, durable)
         self._doubt()
-        return Survey(durable, kept, self._names, self._expected)
+        ends = {stream: end for stream, end in self._expected.items() if stream in self._names}
+        return Survey(durable, kept, self._names, ends)
 
     def _walk(self, numbers: range, misplaced: dict[int, str]) -> list[SegmentSurvey]:
         segments = [self._segment(number, misplaced.get(number)) for number in numbers]
@@ -276,7 +287,7 @@ class Surveyor:
         append: list[Frame] = []
         position = found.ends_at
         while True:
-            frame, bad = _frame_or_damage(view, position, found.header.salt)
+            frame, bad = frame_or_damage(view, position, found.header.salt)
             if frame is not None and frame.header.kind != Kind.INDEX:
                 append.append(frame)
                 position = frame.end
@@ -285,7 +296,7 @@ class Surveyor:
                     append = []
                     found.ends_at = position
                 continue
-            following = _next_whole(view, position, found.header.salt)
+            following = next_whole(view, position, found.header.salt)
             if frame is None and not proof_of_damage(view, position, found.header.salt, limit):
                 if found.number < self._moment.durable.segment:
                     yield append  # it was sealed once, and all of it synced
@@ -336,7 +347,7 @@ class Surveyor:
         That is the last of them: the frame behind the damage, or the durable end, says where it
         lies, unless an older Calve wrote them.
         """
-        if following is None:
+        if following is None or following.kind == Kind.INDEX:
             assert found.header is not None
             durable = self._moment.durable
             is_durables = (found.number, found.header.salt) == (durable.segment, durable.salt)
@@ -347,15 +358,26 @@ class Surveyor:
             return False
         return known_at > begin if known_at else end - begin >= 2 * HEADER_BYTES
 
+    def _hide_all(self, newest: SegmentSurvey) -> None:
+        """Nothing in it can be read, and nothing comes behind it to tell: any stream's rows may
+        have been in what was written of it."""
+        damage, durable = newest.damages[-1], self._moment.durable
+        synced = durable.position if newest.number == durable.segment else 0
+        damage.end = max(written_end(self._view(newest.number)), synced)
+        damage.is_loss_known = False
+        self._hiding.append(damage)
+        self._seen_at.clear()
+
     def _doubt(self) -> None:
-        """Say of which streams nothing tells whether damage took rows of them as well."""
+        """Say of which streams nothing tells whether damage took rows of them as well. Each place
+        may have held some: what is doubtful of one begins where that of the last one ends."""
+        reached = dict(sorted(self._expected.items()))
         for damage in self._hiding:
             rows_max = ROWS_PER_BYTE_MAX * (damage.end - damage.begin)
-            damage.doubtful = [
-                LostRange(stream, end, end + rows_max)
-                for stream, end in sorted(self._expected.items())
-                if self._seen_at.get(stream, 0) <= damage.begin
-            ]
+            for stream, end in reached.items():
+                if stream in self._names and self._seen_at.get(stream, 0) < damage.end:
+                    reached[stream] = end + rows_max
+                    damage.doubtful.append(LostRange(stream, end, end + rows_max))
             damage.is_loss_known &= not damage.doubtful
 
     def _take(self, found: SegmentSurvey, frame: Frame) -> None:
@@ -385,14 +407,17 @@ class Surveyor:
         named = self._names.get(stream)
         if named is None:
             self._unnamed.add(stream)
-            if found.damages:
-                found.damages[-1].is_loss_known = False  # it may have been opened there, too
+            if found.damages and stream not in self._expected:
+                found.damages[-1].nameless.append(stream)
+                found.damages[-1].is_loss_known = False
         expected = self._expected.get(stream, named.first_offset if named else end)
         if expected < end:
             self._lose(found, LostRange(stream, expected, end))
         self._expected[stream] = max(expected, end)
 
     def _lose(self, found: SegmentSurvey, lost: LostRange) -> None:
+        if lost.stream not in self._names:
+            return  # nobody can accept it by name
         if not found.damages:
             found.damages.append(
                 Damage(found.path, 0, 0, "offsets are missing although every frame is whole")
@@ -415,9 +440,21 @@ class Surveyor:
                 )
             return
         try:
-            read_index(view, found.header.salt)
+            index = read_index(view, found.header.salt)
         except (BadFrame, BadSegment) as error:
             found.damages.append(Damage(found.path, error.position, len(view), error.reason))
+        else:
+            self._compare_with_index(found, index)
+
+    def _compare_with_index(self, found: SegmentSurvey, index: SealedIndex) -> None:
+        """It knows where each stream of the segment ended, also when no segment follows yet."""
+        if not found.damages:
+            return
+        for stream in index.streams():
+            frames = index.frames(stream)
+            assert frames is not None
+            self._lose_up_to(found, stream, frames.end_offset)
+        self._hiding.clear()
 
     def _compare_with_durable(self, segments: list[SegmentSurvey], durable: DurableEnd) -> None:
         """The last frame that was published, if nothing else speaks of it any more."""
@@ -445,18 +482,3 @@ def _must_hold(view: memoryview, found: SegmentSurvey, durable: DurableEnd) -> i
     if seal is not None:
         return seal
     return len(view) if found.number < durable.segment else 0
-
-
-def _frame_or_damage(
-    view: memoryview, position: int, salt: int
-) -> tuple[Frame | None, BadFrame | None]:
-    if is_blank(view, position):
-        return None, None
-    try:
-        return read_frame(view, position, salt), None
-    except BadFrame as error:
-        return None, error
-
-
-def _next_whole(view: memoryview, position: int, salt: int) -> Header | None:
-    return next(later_headers(view, position + 1, salt), None)
