@@ -422,7 +422,7 @@ def _lost(found: Survey, lost: LostRange) -> dict[str, object]:
 def _print_damages(found: Survey) -> None:
     if not found.damages:
         frames = sum(len(segment.frames) for segment in found.segments)
-        say(f"whole: {frames} frames in {len(found.segments)} segments")
+        say(f"whole: {counted(frames, 'frame')} in {counted(len(found.segments), 'segment')}")
         return
     print_table(
         ("FILE", "BYTE", "REASON", "LOST"),

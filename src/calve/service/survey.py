@@ -235,8 +235,8 @@ def _homeless(settings: Settings, topic: Topic) -> Finding:
     expected = topic.partitions[settings.ingest.partition]
     return Finding(
         Gravity.FAILED,
-        f"topic {topic.name} stops: its rows are in log {expected.log_id}, which is not in "
-        f"{settings.wal.path}",
+        f"topic {topic.name} stops: its rows are in stream {expected.stream_id} of log "
+        f"{expected.log_id}, which is not in {settings.wal.path}",
         "bring that directory back; if it is lost for good, "
         f"`calve topic alter {topic.name} --new-log` goes on where the table ends",
     )
