@@ -15,6 +15,7 @@ from calve.lake import Lake
 from calve.manager import IcebergManager
 from calve.model import TableName
 from calve.paths import DataLayout
+from calve.tables import snapshots
 from calve.tables.catalog import LakeCatalog
 from calve.tables.positions import committed_positions
 from calve.tables.ranges import Range
@@ -310,3 +311,15 @@ def test_the_command_tells_the_same(
     assert left_by(lake_site) == before
     assert shell("table", *given[:-1], "--yes")[0] == 0
     assert len(lake_site.rows("orders")) == 2
+
+
+def test_rows_that_come_back_to_a_table_which_somebody_set_back_are_not_said_to_go(
+    lake_site: Site, manager: IcebergManager
+) -> None:
+    first, second = fill(lake_site, 2, 3)
+    snapshots.rollback(lake_site.table("orders"), first)
+    plan = planned(lake_site, manager, second, force=True)
+    assert plan.partitions == (PartitionPlan(0, 5, 5, (), None),)
+    manager.rollback("orders", second, force=True)
+    require_as_told(lake_site, plan)
+    assert manager.verify_topic("orders").is_sound

@@ -6,7 +6,9 @@ as removed; or they are to be taken from the log again, and it goes back with th
 
 A table that has less than the state knows was set back by somebody else, such as a catalog restored
 from an older copy. The offset that stays is then the state's, so that what is lacking is recorded
-as well, or comes again: a rollback to the current snapshot is how an operator accepts such a table.
+as well, or comes again: a rollback to the current snapshot is how an operator accepts such a table,
+and one whose committed offset was edited. Whoever regrets a replay, and goes to a snapshot that has
+the rows, gets its offset with them: they do not come once more.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from calve.changes.hold import Hold, Known, holding
 from calve.changes.replayed_logs import ReplayedLogs
+from calve.changes.standing import borne_out, come_to, reached_at, rows_within
 from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.model import TableName
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.dead_letters import find_dead_letter_table, named_dead_letters
 from calve.tables.feeding import feeding_topic, holds_dead_letters
-from calve.tables.offset_scan import offset_change
+from calve.tables.lineage import is_unbroken
+from calve.tables.offset_scan import offset_change, without
 from calve.tables.positions import (
     Position,
     committed_position,
@@ -34,7 +38,7 @@ from calve.tables.positions import (
     position_property,
 )
 from calve.tables.ranges import Range
-from calve.tables.reached import is_on_line, reached_offset, reached_summary
+from calve.tables.reached import is_on_line, reached_summary
 from calve.tables.removals import Removals, recorded
 from calve.tables.rollback_plan import PartitionPlan, RollbackPlan, plan_rollback
 from calve.tables.runs import Runs
@@ -52,34 +56,41 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
-    """That the rows are to come again: the directory of their log, and the lake they are of.
+class Home:
+    """The lake of a table: its state knows how far the topic's tables had come."""
 
-    Of partitions that the directory does not have, the logs are where `settings` say.
+    catalog: LakeCatalog
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """That the rows are to come again, from the log in a directory.
+
+    Of partitions that the directory does not have, the logs are where the lake's settings say.
     """
 
     log: Path
-    catalog: LakeCatalog
-    settings: Settings
+    home: Home
 
 
 def roll_back_fed(
     table: Table,
     snapshot_id: int,
     *,
-    settings: Settings | None = None,
+    home: Home | None = None,
     force: bool = False,
     replay: Replay | None = None,
 ) -> int:
     """Make the table what it was in a snapshot; the new snapshot's id.
 
-    `settings` are those of the lake, whose state knows the topic; without, nobody is asked. With
-    `replay` the committed offset goes back too, so that the rows come again; Conflict if the log
-    does not hold them all any more, or if some of them were set aside.
+    Without its `home` nobody else is asked about the topic. With `replay` the committed offset goes
+    back too, so that the rows come again; Conflict if the log does not hold them all any more, or
+    if some of them were set aside; also if rows would come back that were set aside since.
     """
-    with _holding(settings, table, _required_topic(table)) as hold:
+    with _holding(home, table, _required_topic(table)) as hold:
         if replay is None:
-            plan_of = partial(_Plan.of, known=hold.known)
+            plan_of = partial(_Plan.of, home=home, known=hold.known)
             return _roll_back(TableCommit(table), snapshot_id, plan_of, force=force)
         return _replay(table, snapshot_id, replay, hold, force=force)
 
@@ -88,18 +99,18 @@ def plan_fed(
     table: Table,
     snapshot_id: int,
     *,
-    settings: Settings | None = None,
+    home: Home | None = None,
     force: bool = False,
     replay: Replay | None = None,
 ) -> RollbackPlan:
     """What `roll_back_fed` would do now, with the same errors. Nothing is held nor written."""
     topic = _required_topic(table)
-    with _holding(settings, table, topic) as hold, translating():
+    with _holding(home, table, topic) as hold, translating():
         if replay is not None:
             _require_replayable(table)
         current = TableCommit(table).table
         told = plan_rollback(current, snapshot_id, force=force)
-        staying = _Plan.of(current, snapshot_id, hold.known)
+        staying = _Plan.of(current, snapshot_id, home, hold.known)
         plan = staying.replaying(current, snapshot_id, replay) if replay else staying
         # Where only the state is ahead, a replay leaves the table as it is.
         is_change = plan.changes(current) or plan.positions != staying.positions
@@ -120,13 +131,11 @@ def _required_topic(table: Table) -> TableName:
     return topic
 
 
-def _holding(
-    settings: Settings | None, table: Table, topic: TableName
-) -> AbstractContextManager[Hold]:
+def _holding(home: Home | None, table: Table, topic: TableName) -> AbstractContextManager[Hold]:
     """What the state knows of the topic, if it is the topic's own table, and no twin of it."""
     # Some catalogs have flat namespaces; no part of a name has a double underscore.
     is_own = "__".join(table.name()) == f"{topic.tenant}__{topic.dataset}__{topic.name}"
-    return holding(settings, topic) if settings and is_own else nullcontext(Hold(None, None))
+    return holding(home.settings, topic) if home and is_own else nullcontext(Hold(None, None))
 
 
 def _replay(table: Table, snapshot_id: int, replay: Replay, hold: Hold, *, force: bool) -> int:
@@ -172,7 +181,7 @@ def _roll_back(
 
 def _replaying(table: Table, snapshot_id: int, *, replay: Replay, hold: Hold) -> _Plan:
     """The plan of a replay. What the log has once its rows are held, it keeps."""
-    plan = _Plan.of(table, snapshot_id, hold.known)
+    plan = _Plan.of(table, snapshot_id, replay.home, hold.known)
     wanted = plan.replaying(table, snapshot_id, replay)
     hold.take(
         {
@@ -193,28 +202,33 @@ class _Plan:
     removals: Removals
 
     @classmethod
-    def of(cls, table: Table, snapshot_id: int, known: WhatIsKnown) -> _Plan:
+    def of(cls, table: Table, snapshot_id: int, home: Home | None, known: WhatIsKnown) -> _Plan:
         change = offset_change(table, table.metadata.current_snapshot_id, snapshot_id)
-        positions = committed_positions(table)
-        left = Removals.of_runs(change.left).merged(_lost_before(table, positions))
+        aside = _Aside.of(table, home)
+        aside.require_none_of(change.came)
         # Asked after the table was read: a commit in between makes that of this plan void.
-        ahead = _ahead(table, positions, known())
-        left = left.merged(_lacking(positions, ahead))
-        before = Removals.parse(table.properties)
-        return cls(positions | ahead, left, before.merged(left).without(change.came))
+        told = known()
+        before = borne_out(table, told)
+        positions = come_to(table, snapshot_id, change.came, told)
+        lacking = aside.without_own(_lacking(table, snapshot_id, before, positions))
+        gone = _together(change.left, _lost_before(table, before), lacking)
+        left = Removals.of_runs(without(gone, change.came))
+        # What is lacking may be known to have been removed before.
+        known_before = Removals.parse(table.properties).without(lacking)
+        return cls(positions, left, known_before.merged(left).without(change.came))
 
     def replaying(self, table: Table, snapshot_id: int, replay: Replay) -> _Plan:
         topic = feeding_topic(table)
         assert topic is not None
-        letters = find_dead_letter_table(replay.catalog, topic)
+        letters = find_dead_letter_table(replay.home.catalog, topic)
         plan = self
         back = {
             partition: range(offset, position.offset)
             for partition, position in self.positions.items()
-            if (offset := _reached(table, snapshot_id, partition)) < position.offset
+            if (offset := reached_at(table, snapshot_id, partition)) < position.offset
         }
         _require_none_aside(topic, table, letters, back)
-        logs = ReplayedLogs(replay.log, replay.settings, topic)
+        logs = ReplayedLogs(replay.log, replay.home.settings, topic)
         for partition, rows in back.items():
             position = logs.set_back(partition, self.positions[partition], rows.start)
             plan = plan._set_back(partition, position)
@@ -230,8 +244,8 @@ class _Plan:
 
     def changes(self, table: Table) -> bool:
         known = committed_positions(table)
-        is_unbroken = all(is_on_line(table, position) for position in known.values())
-        return bool(self.left) or self.positions != known or not is_unbroken
+        are_unbroken = all(is_unbroken(table, each, known[each]) for each in known)
+        return bool(self.left) or self.positions != known or not are_unbroken
 
     def told(self, table: Table, *, since: _Plan) -> tuple[PartitionPlan, ...]:
         """For those who show it; what has gone back since another plan comes again."""
@@ -270,7 +284,7 @@ def _range(first: int, end: int) -> Range | None:
     return Range(first, end, end - first) if first < end else None
 
 
-def _lost_before(table: Table, positions: Mapping[int, Position]) -> Removals:
+def _lost_before(table: Table, positions: Mapping[int, Position]) -> dict[int, Runs]:
     """What the table has lost already, where somebody has set it back without a record."""
     lost: dict[int, Runs] = {}
     for partition, position in positions.items():
@@ -278,44 +292,70 @@ def _lost_before(table: Table, positions: Mapping[int, Position]) -> Removals:
             head = table.metadata.current_snapshot_id
             left = offset_change(table, position.snapshot_id, head).left
             lost[partition] = left.get(partition, Runs.empty())
-    return Removals.of_runs(lost)
+    return lost
 
 
-def _ahead(
-    table: Table, positions: Mapping[int, Position], known: Mapping[int, Known]
-) -> dict[int, Position]:
-    """Where the table had come to, of those partitions of which it has less now."""
-    newest = table.metadata.current_snapshot_id or 0
-    found: dict[int, Position] = {}
-    for partition, (stream_id, offset) in known.items():
-        position = positions.get(partition, Position(stream_id, 0, "", newest))
-        if position.offset < offset:
-            found[partition] = replace(position, offset=offset, checksum="")
-    return found
+def _lacking(
+    table: Table, snapshot_id: int, before: Mapping[int, Position], after: Mapping[int, Position]
+) -> dict[int, Runs]:
+    """What a snapshot has not, of that by which a rollback takes partitions further."""
+    further = {
+        partition: Runs.of_pairs([(before[partition].offset if partition in before else 0, end)])
+        for partition, position in after.items()
+        if (end := position.offset)
+    }
+    return without(further, rows_within(table, snapshot_id, further))
 
 
-def _lacking(positions: Mapping[int, Position], ahead: Mapping[int, Position]) -> Removals:
-    lacking: dict[int, Runs] = {}
-    for partition, position in ahead.items():
-        has = positions[partition].offset if partition in positions else 0
-        lacking[partition] = Runs.of_pairs([(has, position.offset)])
-    return Removals.of_runs(lacking)
+def _together(*parts: Mapping[int, Runs]) -> dict[int, Runs]:
+    partitions = {partition for part in parts for partition in part}
+    return {
+        each: Runs.joined([part[each] for part in parts if each in part]) for each in partitions
+    }
 
 
-def _reached(table: Table, snapshot_id: int, partition: int) -> int:
-    found = reached_offset(table, snapshot_id, partition)
-    position = committed_position(table, partition)
-    if found is None and position is None:
-        return 0  # The property outlives snapshots: nothing of it was ever in this table.
-    if found is None and position and snapshot_id == table.metadata.current_snapshot_id:
-        found = position.offset if is_on_line(table, position) else None
-    if found is None:
-        raise Conflict(
-            f"nobody knows how far partition {partition} had come in snapshot {snapshot_id}: the "
-            "snapshots that told it have expired",
-            hint="name a later snapshot, or roll back without --replay",
-        )
-    return found
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """The rows of a table's topic that are dead letters now, as far as somebody knows them."""
+
+    table: Table
+    letters: Table | None
+
+    @classmethod
+    def of(cls, table: Table, home: Home | None) -> _Aside:
+        topic = feeding_topic(table)
+        if home is None or topic is None or holds_dead_letters(table):
+            return cls(table, None)
+        return cls(table, find_dead_letter_table(home.catalog, topic))
+
+    def without_own(self, rows: Mapping[int, Runs]) -> dict[int, Runs]:
+        return without(rows, self._own(rows))
+
+    def require_none_of(self, came: Mapping[int, Runs]) -> None:
+        """Refuse to bring rows back that were set aside since, in a replay: they would be in both
+        tables."""
+        for partition, rows in self._own(came).items():
+            if len(rows):
+                raise Conflict(
+                    f"rows of partition {partition} that would come back are dead letters by now: "
+                    f"{rows.count} from offset {rows.firsts[0]} on",
+                    hint="`calve dead-letter discard` those first, whose rows the snapshot has; or "
+                    "name another snapshot",
+                    context={"partition": str(partition), "offset": str(rows.firsts[0])},
+                )
+
+    def _own(self, rows: Mapping[int, Runs]) -> dict[int, Runs]:
+        """Those among some; all of a range count of which the letters are still on their way."""
+        if self.letters is None:
+            return {}
+        found = rows_within(self.letters, self.letters.metadata.current_snapshot_id, rows)
+        for partition, wanted in rows.items():
+            pending = named_dead_letters(self.table.properties, partition)
+            reached = committed_position(self.letters, partition)
+            if pending and (reached is None or reached.offset < pending.end):
+                waiting = wanted.between(pending.start, pending.end)
+                found[partition] = found[partition].union(waiting)
+        return found
 
 
 def _require_none_aside(

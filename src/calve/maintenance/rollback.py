@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.table import Table
 
-    from calve.changes.rollback import Replay
+    from calve.changes.rollback import Home, Replay
     from calve.settings import Settings
     from calve.tables.catalog import LakeCatalog
 
@@ -44,7 +44,7 @@ class Rollback:
         made = roll_back_fed(
             loaded,
             self.snapshot_id,
-            settings=self.settings,
+            home=self._home(),
             force=self.force,
             replay=self._replay(),
         )
@@ -60,7 +60,7 @@ class Rollback:
         return plan_fed(
             loaded,
             self.snapshot_id,
-            settings=self.settings,
+            home=self._home(),
             force=self.force,
             replay=self._replay(),
         )
@@ -73,8 +73,13 @@ class Rollback:
         snapshots.rollback(loaded, self.snapshot_id, force=self.force)
         return snapshots.snapshot_by_id(loaded, self.snapshot_id)
 
+    def _home(self) -> Home:
+        from calve.changes.rollback import Home
+
+        return Home(self.catalog, self.settings)
+
     def _replay(self) -> Replay | None:
         from calve.changes.rollback import Replay
 
         place = Path(self.log) if self.log else self.settings.wal.path
-        return Replay(place, self.catalog, self.settings) if self.replay and place else None
+        return Replay(place, self._home()) if self.replay and place else None

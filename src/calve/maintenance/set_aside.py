@@ -14,9 +14,9 @@ from calve.maintenance.sweep import Source
 from calve.maintenance.verification import told
 from calve.tables.dead_letters import named_dead_letters, require_not_set_back
 from calve.tables.footers import described_files
+from calve.tables.lineage import require_unbroken
 from calve.tables.offset_scan import readable_offset_files, staged_files
 from calve.tables.positions import committed_positions
-from calve.tables.reached import is_on_line
 from calve.tables.removals import Removals
 
 if TYPE_CHECKING:
@@ -87,13 +87,10 @@ def _named(table: Table) -> Iterator[tuple[int, UUID, PendingDeadLetters]]:
 
 def _rewound(letters: Table) -> Iterator[str]:
     for partition, position in committed_positions(letters).items():
-        if not is_on_line(letters, position):
-            yield (
-                f"snapshot {position.snapshot_id}, which brought the dead letters of partition "
-                f"{partition} to offset {position.offset}, is no longer part of their table: "
-                "somebody has set it back without Calve (`calve table rollback` to its current "
-                "snapshot records the rows as removed)"
-            )
+        try:
+            require_unbroken(letters, partition, position, None)
+        except Corruption as error:
+            yield told(error)
 
 
 def _set_back(letters: Table, table: Table) -> Iterator[str]:

@@ -34,11 +34,11 @@ from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.dead_letters import files_named_by, find_dead_letter_table
 from calve.tables.feeding import feeding_topic, require_topic, table_gone
+from calve.tables.lineage import require_unbroken
 from calve.tables.losses import known_losses
 from calve.tables.orphans import data_orphans
 from calve.tables.positions import Position, committed_position, committed_positions
 from calve.tables.ranges import Ranges
-from calve.tables.reached import is_on_line
 from calve.tables.removal_history import Ancestor, ancestors, taken_out, unrecorded
 from calve.tables.removals import Removals, recorded_ids
 from calve.tables.runs import Runs
@@ -328,15 +328,11 @@ class _Audit:
         )
         if rewound is not None:
             return (f"{rewound.message} ({rewound.hint})",)
-        if position is None or is_on_line(self._table, position):
-            return ()
-        told = (
-            f"snapshot {position.snapshot_id}, which brought the table to offset "
-            f"{position.offset}, is no longer part of it: somebody has set the table back without "
-            "Calve (`calve table rollback` to its current snapshot records the rows as removed, "
-            "with --replay it has them taken from the log again)"
-        )
-        return (told,)
+        try:
+            require_unbroken(self._table, partition, position, None)
+        except Corruption as error:
+            return (told(error),)
+        return ()
 
 
 def _recorded_by(table: Table, partition: int) -> list[Removed]:

@@ -15,6 +15,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from calve.errors import Corruption
 from calve.tables.positions import Position, differ, summarised_range
+from calve.tables.reached import stated_offset
 
 _EMPTY: Final = (
     "somebody has replaced the table, which is empty now; `calve table rollback --force` to one of "
@@ -39,6 +40,15 @@ def require_unbroken(
         _require_not_behind(table, partition, position, last_seen)
 
 
+def is_unbroken(table: Table, partition: int, position: Position | None) -> bool:
+    """Whether the table's snapshots bear it out."""
+    try:
+        require_unbroken(table, partition, position, None)
+    except Corruption:
+        return False
+    return True
+
+
 def snapshots_before(table: Table, partition: int, offset: int) -> list[Snapshot]:
     """The newest snapshot with which the partition had not passed the offset, and its ancestors.
 
@@ -54,10 +64,10 @@ def snapshots_before(table: Table, partition: int, offset: int) -> list[Snapshot
 
 
 def _require_led_to(table: Table, partition: int, position: Position) -> None:
-    """Its snapshot is the newest with a range of the partition, or came before all others."""
+    """Its snapshot is the newest that says where it left the partition, or came before them."""
     oldest: Snapshot | None = None
     for oldest in _ancestors(table):
-        brought = _brought(oldest, partition)
+        brought = stated_offset(oldest, partition)
         if oldest.snapshot_id == position.snapshot_id and brought in {None, position.offset}:
             return
         if brought is not None:

@@ -26,12 +26,22 @@ def reached_offset(table: Table, snapshot_id: int, partition: int) -> int | None
     """How far the table had come in a snapshot; None if the snapshots that knew it have expired."""
     oldest: Snapshot | None = None
     for oldest in ancestors_of(table.snapshot_by_id(snapshot_id), table.metadata):
-        found = _after(oldest, partition)
+        found = stated_offset(oldest, partition)
         if found is not None:
             return found
     if oldest is not None and oldest.sequence_number == 1:
         return 0
     return _before_what_followed(table, snapshot_id, partition)
+
+
+def stated_offset(snapshot: Snapshot, partition: int) -> int | None:
+    """Where a snapshot says that it left a partition, if it speaks of it."""
+    summary = _summary(snapshot)
+    brought = summarised_range(summary, partition)
+    text = summary.get(f"{_REACHED}{partition}", "")
+    if brought is not None:
+        return brought[1]
+    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def is_on_line(table: Table, position: Position) -> bool:
@@ -43,24 +53,17 @@ def is_on_line(table: Table, position: Position) -> bool:
 
 
 def _before_what_followed(table: Table, snapshot_id: int, partition: int) -> int | None:
-    line = ancestors_of(table.current_snapshot(), table.metadata)
+    line = list(ancestors_of(table.current_snapshot(), table.metadata))
+    if all(each.snapshot_id != snapshot_id for each in line):
+        return None  # What follows in the line did not follow it.
     later = list(takewhile(lambda each: each.snapshot_id != snapshot_id, line))
     for each in reversed(later):
         brought = summarised_range(_summary(each), partition)
         if brought is not None:
             return brought[0]
-        if _after(each, partition) is not None:
+        if stated_offset(each, partition) is not None:
             return None
     return None
-
-
-def _after(snapshot: Snapshot, partition: int) -> int | None:
-    summary = _summary(snapshot)
-    brought = summarised_range(summary, partition)
-    text = summary.get(f"{_REACHED}{partition}", "")
-    if brought is not None:
-        return brought[1]
-    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def _summary(snapshot: Snapshot) -> dict[str, str]:
