@@ -7,6 +7,7 @@ A page that no longer says what the code says fails a unit test; running this me
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -347,7 +348,11 @@ def _http_parts(operation: Operation) -> Iterator[tuple[str, str]]:
 
 def _form(form: object) -> str:
     name = getattr(form, "__name__", "")
-    fields = ", ".join(getattr(form, "__struct_fields__", ()))
+    fields = ", ".join(
+        [field.name for field in dataclasses.fields(form)]
+        if dataclasses.is_dataclass(form)
+        else getattr(form, "__struct_fields__", ())
+    )
     return f" {name}: {fields}" if fields else ""
 
 

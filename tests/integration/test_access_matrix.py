@@ -279,6 +279,7 @@ ARGUMENTS = {
     "calve topic describe": [TOPIC],
     "calve topic flush": [TOPIC, "--timeout", "1"],
     "calve topic list": [],
+    "calve topic verify": [TOPIC],
 }
 
 

@@ -32,7 +32,7 @@ DATA = {
     ("DELETE", "/v1/queries/{id}"),
 }
 DATA_ACTIONS = {"flush", "subscription.ack", "query.cancel"}
-READS = (".list", ".describe", ".show", ".original", ".status", ".ends")
+READS = (".list", ".describe", ".show", ".original", ".status", ".ends", ".verify")
 
 
 @pytest.fixture

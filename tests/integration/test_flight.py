@@ -485,7 +485,7 @@ def test_the_ends_of_a_log_are_told_of_all_its_streams(client: Any, intake: Inta
 def test_every_action_is_described_with_an_example_that_can_be_read(client: Any) -> None:
     described = {action.type: action.description for action in client.list_actions()}
     assert set(described) == {
-        *("topic.create", "topic.describe", "topic.alter", "topic.delete"), "flush", "stats",
+        *("topic.create", "topic.describe", "topic.alter", "topic.delete", "topic.verify"), "flush", "stats",
         *("log.ends", "status", "topic.list"), *("pipeline.status", "pipeline.pause", "pipeline.resume", "pipeline.skip"),
         *("dead_letter.list", "dead_letter.show", "dead_letter.original"),
         *("dead_letter.replay", "dead_letter.discard"),

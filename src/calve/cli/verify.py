@@ -11,6 +11,7 @@ import click
 from calve.cli.opened import opened
 from calve.cli.options import Call, common_options
 from calve.cli.output import counted, print_json, print_table, say
+from calve.cli.place import client_of, server_option, service_url
 from calve.errors import Corruption
 from calve.maintenance.removed import removed_with_snapshots
 from calve.maintenance.verification import PartitionReport, Verification
@@ -32,23 +33,45 @@ _COLUMNS: Final = (
     help="The log to hold the table against; the lake's own, if it has the topic.",
 )
 @click.option("--orphans", is_flag=True, help="List data files that no snapshot refers to.")
+@server_option("admin")
 @common_options
-def verify(call: Call, topic: str, *, log: Path | None, orphans: bool) -> int:
+def verify(call: Call, topic: str, *, log: Path | None, orphans: bool, server: str | None) -> int:
     """Prove that each offset of a topic is in its table once, or among its dead letters.
 
     Tells what is missing or doubled from what was removed on purpose, and by which snapshot, and
-    from known loss. Ends with exit code 7 if there is a defect. Others may go on writing.
+    from known loss. Ends with exit code 7 if there is a defect. Others may go on writing. A service
+    looks at its own log, and verifies one topic at a time.
 
     \b
     Example: calve topic verify orders
     """
-    with opened(call) as manager:
-        found = manager.verify_topic(topic, log=log, orphans=orphans)
+    if log is not None and server is not None:
+        raise click.UsageError(
+            "--log is for the lake itself, and a service looks at its own log: leave out --log, "
+            f"or --server {server} (CALVE_SERVER)"
+        )
+    found = _verified(call, topic, log, server, orphans=orphans)
     if call.as_json:
         print_json(found)
     else:
         _print(found)
     return 0 if found.is_sound else Corruption.exit_code
+
+
+def _verified(
+    call: Call, topic: str, log: Path | None, server: str | None, *, orphans: bool
+) -> Verification:
+    """What was found, and words to standard error that say where it was looked for."""
+    settings = call.settings()
+    url = None if log is not None else service_url(settings, server)
+    if url is not None:
+        say(f"through the service at {url}")
+        with client_of(settings, url) as client:
+            return client.verify(topic, orphans=orphans)
+    alone = "" if log is not None else "; no service is running"
+    say(f"in the lake at {settings.data}{alone}")
+    with opened(call) as manager:
+        return manager.verify_topic(topic, log=log, orphans=orphans)
 
 
 def _print(found: Verification) -> None:

@@ -11,6 +11,8 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from calve.client.buffer import Buffer
 from calve.client.columns import columns_document
 from calve.client.dead_letters import ClientDeadLetters
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from calve.client.subscription import ClientSubscription
+    from calve.maintenance.verification import Verification
     from calve.query.parameters import Parameters
     from calve.query.rows import Rows
     from calve.subscriptions.start import Start
@@ -47,6 +50,7 @@ _INTERRUPTED_SECONDS: Final = 2.0
 _EXIT_SECONDS: Final = 10.0
 _END_SECONDS: Final = 1.0
 _ASK_AGAIN_SECONDS: Final = 0.25
+_VERIFY_SECONDS: Final = 3_600.0
 
 
 class Client:
@@ -190,6 +194,20 @@ class Client:
         """The rows that a topic could not take: to list, show, replay and discard."""
         self._require_open()
         return ClientDeadLetters(self._link.act, self._spelt(topic))
+
+    def verify(
+        self, topic: str, *, orphans: bool = False, timeout_seconds: float = _VERIFY_SECONDS
+    ) -> Verification:
+        """The same as `lake.tables.verify_topic`, held against the log of the service.
+
+        Overloaded while the service verifies another topic.
+        """
+        from calve.maintenance.verification import Verification
+
+        self._require_open()
+        body = {"topic": self._spelt(topic), "orphans": orphans}
+        found = self._link.act("topic.verify", body, timeout_seconds, may_be_left=True)
+        return msgspec.convert(found, Verification)
 
     def subscribe(  # noqa: PLR0913
         self,

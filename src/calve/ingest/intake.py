@@ -97,6 +97,7 @@ class Intake:
         self.partition = settings.ingest.partition if partition is None else partition
         self.admission = Admission(settings.ingest.memory_bytes_max)
         self.crowd = Crowd()
+        self.verifying = threading.Lock()  # held by the one audit of a topic that is under way
         self._clock = clock or SystemClock()
         self.audit = self._trail = Trail.of(settings, clock=self._clock)
         self.limits = TenantLimits.of(settings, self._clock)

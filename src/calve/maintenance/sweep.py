@@ -9,7 +9,7 @@ import heapq
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -110,24 +110,32 @@ def sweep(
     ends: Mapping[int, int],
     letters: Sequence[Source] = (),
     discarded: Removals = NOTHING,
+    go_on: Callable[[], object] = lambda: None,
 ) -> Sweep:
     """Count every offset of a snapshot; `ends` are the committed offsets of the partitions.
 
-    `discarded` are those that were removed from the dead letters on purpose.
+    `discarded` are those that were removed from the dead letters on purpose. `go_on` is called
+    before each file, and raises where nobody wants to know any more.
     """
     recorded = Removals.parse(table.properties)
     for partition, end in ends.items():
         before = discarded.ranges(partition).below(end)
         recorded = recorded.merged(Removals({partition: before}))
     files, damage = readable_offset_files(table, snapshot_id)
-    found = _Sweeper(recorded, ends).run([Source(table, files), *letters])
+    found = _Sweeper(recorded, ends, go_on).run([Source(table, files), *letters])
     found.damage[:0] = map(told, damage)
     return found
 
 
 class _Sweeper:
-    def __init__(self, recorded: Removals, ends: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        recorded: Removals,
+        ends: Mapping[int, int],
+        go_on: Callable[[], object] = lambda: None,
+    ) -> None:
         self._recorded = recorded
+        self._go_on = go_on
         self._lock = threading.Lock()
         self._found = Sweep({each: self._partition(each, end) for each, end in ends.items()})
         self._untold = 0
@@ -138,6 +146,7 @@ class _Sweeper:
         with ThreadPoolExecutor(workers, thread_name_prefix="calve-verify") as pool:
             try:
                 for part in heapq.merge(*map(_parts, sources), key=_first):
+                    self._go_on()
                     if len(running) >= 2 * workers:
                         running.popleft()[1].result()
                         self._settle(running[0][0])

@@ -10,7 +10,7 @@ than the lake's state knows. It changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _AUDITS_MAX: Final = 5
 
 
-def verify_topic(
+def verify_topic(  # noqa: PLR0913
     catalog: LakeCatalog,
     name: TableName | str,
     *,
@@ -60,13 +60,15 @@ def verify_topic(
     own_log: Path | None = None,
     with_orphans: bool = False,
     settings: Settings | None = None,
+    go_on: Callable[[], object] = lambda: None,
 ) -> Verification:
     """Audit the table of a topic, and its log: that in a directory, or the lake's own if it has it.
 
     With the lake's `settings`, also against what its state knows: a topic that the log has and that
     has no table yet is held against the log alone, and one whose table is gone is told from it.
     NotFound if there is neither, or no topic feeds the table; InvalidRequest if it has deletes that
-    only Spark can read; Conflict if its snapshots expire faster than they can be read.
+    only Spark can read; Conflict if its snapshots expire faster than they can be read. `go_on` is
+    called from time to time, and raises to give the audit up.
     """
     table_name = _parsed(name)
     at = Whereabouts(log, own_log, partial(streams_bound_here, settings))
@@ -88,7 +90,7 @@ def verify_topic(
         opened_log(topic, at) as in_log,
         opened_memory(settings, table_name) as memory,
     ):
-        found = _audited(tables, in_log, memory)
+        found = _audited(tables, in_log, memory, go_on)
     found = replace(found, topic=str(topic), table=str(table_name))
     return _with_orphans(found, _Tables(catalog, table_name)) if with_orphans else found
 
@@ -173,12 +175,15 @@ def _log_report(log: TopicLog | None, partition: int, committed: int) -> Partiti
     )
 
 
-def _audited(tables: _Tables, log: TopicLog | None, memory: Memory) -> Verification:
+def _audited(
+    tables: _Tables, log: TopicLog | None, memory: Memory, go_on: Callable[[], object]
+) -> Verification:
     """Audit a topic's tables, and again as they are now if what they were expires meanwhile."""
     for _ in range(_AUDITS_MAX):
+        go_on()
         before = tables
         try:
-            audit = _Audit(tables, log, memory)
+            audit = _Audit(tables, log, memory, go_on)
             found = audit.run()
         except (CalveError, OSError):
             tables = tables.again()
@@ -197,8 +202,11 @@ def _audited(tables: _Tables, log: TopicLog | None, memory: Memory) -> Verificat
 
 
 class _Audit:
-    def __init__(self, tables: _Tables, log: TopicLog | None, memory: Memory) -> None:
+    def __init__(
+        self, tables: _Tables, log: TopicLog | None, memory: Memory, go_on: Callable[[], object]
+    ) -> None:
         self._memory = memory
+        self._go_on = go_on
         self._tables = tables
         self._table = table = tables.rows
         self._log = log
@@ -216,7 +224,7 @@ class _Audit:
         in_log = {each: self._log_state(each) for each in known} if self._log else {}
         ends = {each: self._end(each) for each in known}
         aside = self._aside
-        found = sweep(self._table, snapshot_id, ends, aside.sources, aside.removals)
+        found = sweep(self._table, snapshot_id, ends, aside.sources, aside.removals, self._go_on)
         self.damage += found.damage
         lost = {each: self._known_loss(each, count) for each, count in found.partitions.items()}
         taken = self._taken_out(found)
@@ -261,6 +269,7 @@ class _Audit:
         """What snapshots took out that nobody recorded; the newest that did is named."""
         by: dict[int, list[Removed]] = {each: [] for each in found.partitions}
         for table, snapshot in self._unrecorded():
+            self._go_on()
             spans = Runs.joined([each.gaps.span for each in found.partitions.values()])
             if not len(spans):
                 break

@@ -19,11 +19,15 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class Asked(NamedTuple):
-    """What an action works on: `name` is the topic, in the caller's reach; None without one."""
+    """What an action works on: `name` is the topic, in the caller's reach; None without one.
+
+    It `is_over` when nobody waits for the answer any more, or the service stops.
+    """
 
     intake: Intake
     caller: Caller
     name: Any
+    is_over: Callable[[], bool]
 
 
 class Action(NamedTuple):

@@ -15,6 +15,7 @@ from calve.ingest.flight.subscription_actions import SUBSCRIPTION_ACTIONS
 from calve.ingest.flight.token_actions import TOKEN_ACTIONS
 from calve.ingest.listing import described, listed
 from calve.ingest.status import status_of
+from calve.ingest.verifying import verified
 from calve.protocol import LogEnds
 from calve.protocol.flight import decode
 from calve.tables.nearest import meant
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from calve.access import Caller
     from calve.ingest.intake import Intake
 
-FLUSH: Final = "flush"  # the one that may take long
+FLUSH: Final = "flush"
+VERIFY: Final = "topic.verify"
+LONG: Final = frozenset({FLUSH, VERIFY})  # a service that stops does not wait for these
 _FLUSH_SECONDS: Final = 60.0
 _FLUSH_SECONDS_MAX: Final = 3_600.0
 
@@ -35,6 +38,10 @@ class _Topic(Named, frozen=True, forbid_unknown_fields=True):
 
 class _Flush(Named, frozen=True, forbid_unknown_fields=True):
     timeout_seconds: float = _FLUSH_SECONDS
+
+
+class _Verify(Named, frozen=True, forbid_unknown_fields=True):
+    orphans: bool = False
 
 
 class _Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,6 +82,12 @@ def _flush(asked: Asked, body: _Flush) -> Any:
     if not 0 <= body.timeout_seconds <= _FLUSH_SECONDS_MAX:
         raise InvalidRequest(f"timeout_seconds is 0 to {_FLUSH_SECONDS_MAX:g}")
     return asked.intake.flush(asked.name, body.timeout_seconds)._asdict()
+
+
+def _verify(asked: Asked, body: _Verify) -> Any:
+    return verified(
+        asked.intake, asked.caller, asked.name, with_orphans=body.orphans, is_over=asked.is_over
+    )
 
 
 def _stats(asked: Asked, _: _Topic) -> Any:
@@ -124,6 +137,10 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "produce", _Flush, _flush,
         'Wait until acknowledged rows are in the table: {"topic": "events", "timeout_seconds": 60}',
     ),
+    VERIFY: Action(
+        "admin", _Verify, _verify,
+        'Prove that each offset is in the table once: {"topic": "events", "orphans": true}',
+    ),
     "stats": Action("any", _Topic, _stats, 'Counts and offsets: {"topic": "events"}'),
     "log.ends": Action(
         "pipeline", _Nothing, _log_ends, "How far the log is, of each stream in it: {}",
@@ -162,7 +179,13 @@ def subject_of(body: bytes) -> str:
         return ""
 
 
-def perform(intake: Intake, caller: Caller, name: str, body: bytes) -> bytes:
+def perform(
+    intake: Intake,
+    caller: Caller,
+    name: str,
+    body: bytes,
+    is_over: Callable[[], bool] = lambda: False,
+) -> bytes:
     """Do it, if the caller may; the result as JSON."""
     action = ACTIONS.get(name)
     if action is None:
@@ -176,7 +199,7 @@ def perform(intake: Intake, caller: Caller, name: str, body: bytes) -> bytes:
     request = decode(body, action.body, what=what)
     if isinstance(request, dict):
         del request["topic"]
-    return msgspec.json.encode(action.act(Asked(intake, caller, topic), request))
+    return msgspec.json.encode(action.act(Asked(intake, caller, topic, is_over), request))
 
 
 def _schema(given: Any) -> dict[str, Any]:

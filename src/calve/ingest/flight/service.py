@@ -154,13 +154,17 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         with Answering(context), self._call(context, CALLS["do_action"]) as call:
-            is_flush = action.type == actions.FLUSH
-            call.is_busy = is_flush
-            call.outstanding = 0 if is_flush else 1
+            is_long = action.type in actions.LONG
+            call.is_busy = is_long
+            call.outstanding = 0 if is_long else 1
             body = action.body.to_pybytes()
             subject = actions.subject_of(body)
+
+            def is_over() -> bool:
+                return bool(call.is_ending or context.is_cancelled())
+
             with recording_door(self._intake, lambda: call.caller, _NAME, action.type, subject):
-                return [actions.perform(self._intake, call.caller, action.type, body)]
+                return [actions.perform(self._intake, call.caller, action.type, body, is_over)]
 
     def _call(self, context: Any, scope: Need) -> Call:
         return self._opened(context, self._caller(context, scope))

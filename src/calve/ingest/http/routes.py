@@ -35,6 +35,7 @@ from calve.ingest.http.parameters import CHANGING, TOPIC, asked, header, json_of
 from calve.ingest.http.query_routes import QUERIES
 from calve.ingest.http.subscription_routes import SUBSCRIPTIONS
 from calve.ingest.http.tokens import TOKENS
+from calve.ingest.http.verify import VERIFY
 from calve.ingest.http.views import (
     Appended,
     Health,
@@ -417,6 +418,7 @@ _SERVICE: Final = (
 OPERATIONS: Final = (
     *_ROWS,
     *_TOPICS,
+    *VERIFY,
     *SUBSCRIPTIONS,
     *_DEAD_LETTERS,
     *QUERIES,

@@ -199,7 +199,7 @@ def topic_name(request: HTTPConnection) -> TableName:
     return caller_of(request).topic(request.path_params["topic"])
 
 
-def answer(value: msgspec.Struct, status: int = HTTPStatus.OK) -> Response:
+def answer(value: object, status: int = HTTPStatus.OK) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
