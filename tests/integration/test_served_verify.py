@@ -347,7 +347,6 @@ def test_the_command_asks_the_service(
     found = command("orders", "--json", "--server", served.flight)
     assert (found.code, found.json()) == (0, served.verified())
     assert f"through the service at {served.flight}" in found.err
-    assert f"through the service at {served.flight}" in command("orders").err  # which has the lake
     monkeypatch.setenv("CALVE_SERVER", "grpc://127.0.0.1:1")
     assert command("orders").code == 6
     monkeypatch.setenv("CALVE_SERVER", served.flight)
@@ -358,13 +357,12 @@ def test_the_command_asks_the_service(
     assert command("nothing").code == 4
 
 
-def test_the_command_looks_at_the_lake_where_no_service_is(
+def test_the_command_looks_at_the_lake_itself_unless_a_service_is_named(
     served: Served, command: Command
 ) -> None:
-    served.serving.close()
     found = command("orders", "--json")
     assert (found.code, found.json()) == (0, served.in_lake())
-    assert "no service is running" in found.err
+    assert "through the service" not in found.err
 
 
 def test_another_log_is_for_the_lake_itself(
@@ -374,7 +372,7 @@ def test_another_log_is_for_the_lake_itself(
     refused = command("orders", *log, "--server", served.flight)
     assert (refused.code, "--log is for the lake itself" in refused.err) == (2, True)
     beside = command("orders", *log)
-    assert (beside.code, "in the lake at" in beside.err) == (0, True)
+    assert (beside.code, "through the service" in beside.err) == (0, False)
     monkeypatch.setenv("CALVE_SERVER", served.flight)
     refused = command("orders", *log)
     assert (refused.code, "CALVE_SERVER" in refused.err) == (2, True)

@@ -11,7 +11,7 @@ import click
 from calve.cli.opened import opened
 from calve.cli.options import Call, common_options
 from calve.cli.output import counted, print_json, print_table, say
-from calve.cli.place import client_of, server_option, service_url
+from calve.cli.place import client_of, server_option
 from calve.errors import Corruption
 from calve.maintenance.removed import removed_with_snapshots
 from calve.maintenance.verification import PartitionReport, Verification
@@ -39,8 +39,8 @@ def verify(call: Call, topic: str, *, log: Path | None, orphans: bool, server: s
     """Prove that each offset of a topic is in its table once, or among its dead letters.
 
     Tells what is missing or doubled from what was removed on purpose, and by which snapshot, and
-    from known loss. Ends with exit code 7 if there is a defect. Others may go on writing. A service
-    looks at its own log, and verifies one topic at a time.
+    from known loss. Ends with exit code 7 if there is a defect. Others may go on writing. Without
+    --server it looks at the lake itself; a service looks at its own log, one topic at a time.
 
     \b
     Example: calve topic verify orders
@@ -61,17 +61,13 @@ def verify(call: Call, topic: str, *, log: Path | None, orphans: bool, server: s
 def _verified(
     call: Call, topic: str, log: Path | None, server: str | None, *, orphans: bool
 ) -> Verification:
-    """What was found, and words to standard error that say where it was looked for."""
-    settings = call.settings()
-    url = None if log is not None else service_url(settings, server)
-    if url is not None:
-        say(f"through the service at {url}")
-        with client_of(settings, url) as client:
-            return client.verify(topic, orphans=orphans)
-    alone = "" if log is not None else "; no service is running"
-    say(f"in the lake at {settings.data}{alone}")
-    with opened(call) as manager:
-        return manager.verify_topic(topic, log=log, orphans=orphans)
+    """Whoever takes rows in is spared the work, unless it was asked for."""
+    if server is None:
+        with opened(call) as manager:
+            return manager.verify_topic(topic, log=log, orphans=orphans)
+    say(f"through the service at {server}")
+    with client_of(call.settings(), server) as client:
+        return client.verify(topic, orphans=orphans)
 
 
 def _print(found: Verification) -> None:
