@@ -66,8 +66,11 @@ def fill(catalog: LakeCatalog, name: str, rows: int) -> None:
             schema=schema,
         )
         files += write_data_files(table, [batch], operation_id=new_operation_id("offsets"))
-    position = Position(UUID(int=1), rows, "", 0)
-    TableCommit(table).append(Edit(added=files, properties=position_property(0, position)))
+
+    def reached(snapshot_id: int) -> dict[str, str]:
+        return position_property(0, Position(UUID(int=1), rows, "", snapshot_id))
+
+    TableCommit(table).append(Edit(added=files, stamp=reached))
 
 
 def verify(lake: Path, name: str) -> float:
