@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,7 @@ from calve.manager import IcebergManager
 from calve.model import TableName
 from calve.settings import Settings
 from calve.tables.commit import TableCommit
+from calve.tables.handover import hand_over
 from calve.tables.offsets import LogRange, commit_range
 from calve.tables.positions import Position, committed_position
 from calve.tables.ranges import Ranges
@@ -34,6 +36,7 @@ from tests.fakes.topic_table import LOG, feed, make_topic_table
 ORDERS = TableName.parse("orders")
 BOUND = TopicSpec(bind_table=True)
 AT_ONCE = {"wal__free_bytes_min": 0, "pipeline__flush_interval_ms": 1, **QUICK_RETRIES}
+FOREIGN = UUID(int=9)
 
 
 @pytest.fixture
@@ -385,3 +388,22 @@ def test_a_catalog_out_of_reach_leaves_no_topic_behind(
             assert lake.intake.topics.find(ORDERS) is None
             assert position_of(lake).log == LOG
         assert lake.intake.create_topic(ORDERS, BOUND).first_offsets == {0: 40}
+
+
+def test_the_hint_for_a_table_of_another_log_leads_on(lake_site: Site) -> None:
+    lake_site.send("orders", rows(1))
+    assert lake_site.pipeline().drain(30)
+    hand_over(lake_site.table("orders"), 0, lambda _: FOREIGN, settle=_dies)
+    lake_site.send("orders", rows(2))
+    pipeline = lake_site.pipeline()
+    assert not pipeline.drain(0.3)
+    (told,) = lake_site.state.progress().partitions.values()
+    assert str(FOREIGN) in str(told.error)
+    for command in ("topic delete orders", "topic create orders --table", "wal dump orders"):
+        assert f"`calve {command}" in str(told.hint)
+    assert "begins at offset 1" in str(told.hint)
+    bind_again(lake_site)
+    lake_site.send("orders", rows(2))
+    assert pipeline.drain(30)
+    assert lake_site.rows("orders") == rows(1, 2)
+    require_sound(lake_site)
