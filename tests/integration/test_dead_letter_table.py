@@ -155,8 +155,9 @@ def test_dead_letters_are_a_table_like_others_to_those_who_ask(lake: Lake) -> No
 
 
 def test_a_topic_that_is_deleted_leaves_its_dead_letters(lake: Lake) -> None:
-    lake.intake.create_topic(EVENTS, TopicSpec(bind_table=True))
-    set_aside(lake.catalog, EVENTS, {0: Letter()}, rows=[1])
+    topic = lake.intake.create_topic(EVENTS, TopicSpec(bind_table=True))
+    stream = topic.partitions[0].stream_id
+    set_aside(lake.catalog, EVENTS, {0: Letter()}, rows=[1], log=stream)
     lake.intake.delete_topic(EVENTS)
     assert lake.dead_letters("events").list().count == 1
     again = lake.intake.create_topic(EVENTS, TopicSpec(bind_table=True))

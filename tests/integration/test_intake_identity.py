@@ -268,7 +268,12 @@ def attachments(directory: Path, registry: TopicRegistry) -> Iterator[tuple[Atta
     state = SqliteState(directory.parent / "state.db", clock=SystemClock())
     kept = KeptLog(directory, LogOptions(), clock=SystemClock())
     with closing(state), closing(kept):
-        yield Attachments(state, registry, kept, ReaderPool(kept), partition=0), kept.current
+        readers = ReaderPool(kept)
+        yield Attachments(state, registry, kept, readers, 0, hand_over=_no_table), kept.current
+
+
+def _no_table(*_: object) -> NoReturn:
+    raise AssertionError("nobody was to ask for a table")
 
 
 def test_a_topic_made_again_meanwhile_does_not_get_the_rows_of_the_one_before(

@@ -2,6 +2,7 @@
 
 A topic is bound to a stream when its rows are first taken in here. The registry is changed after
 the log: what a crash leaves between the two is a stream without rows, which the next one takes.
+Where there may be a table that another stream has fed, it is given to the new one in between.
 A deletion is the other way round: the registry remembers the streams that ended until their log is
 rid of them. A topic and a log that do not belong together stop that topic, and no other.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -22,6 +23,8 @@ from calve.wal import Claim
 from calve.wal.identity import require_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from calve.ingest.kept_log import KeptLog
     from calve.ingest.readers import ReaderPool
     from calve.model import TableName
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from calve.topics.registry import TopicRegistry
     from calve.topics.topic import Topic
     from calve.wal import Log, Stream
+
+    HandOver: TypeAlias = Callable[[Topic, int, Callable[[int], UUID]], None]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -77,12 +82,17 @@ class Attachments:
         log: KeptLog,
         readers: ReaderPool,
         partition: int,
+        *,
+        hand_over: HandOver,
     ) -> None:
+        """`hand_over` gives the table of a topic's partition, if there is one, to a stream that the
+        function it is given makes at an offset."""
         self._state = state
         self._registry = registry
         self._kept = log
         self._readers = readers
         self._partition = partition
+        self._hand_over = hand_over
         self._lock = threading.RLock()
         self._attached: dict[TableName, Attached] = {}
         self._problems: dict[TableName, CalveError] = {}
@@ -197,24 +207,49 @@ class Attachments:
 
     def _bound(self, topic: Topic) -> tuple[Topic, Stream]:
         self.end_deleted()
-        first = topic.first_offsets.get(self._partition, 0)
-        stream = self._find(topic.name)
-        if stream is None:
-            stream = self._wal.create_stream(topic.name, self._partition, first)
-        elif stream.first_offset != first or self._wal.next_offset(stream) != first:
-            raise self._stray(topic, stream)
-        return self.bind(topic, stream), stream
+        if not topic.is_bound and self._partition not in topic.first_offsets:
+            stream = self._begun(topic, 0)
+            return self.bind(topic, stream), stream
+        self._hand_over(topic, self._partition, lambda end: self._successor(topic, end).id)
+        stream = self._wal.stream(topic.name, self._partition)
+        return self.bind(topic, stream, first_offset=stream.first_offset), stream
 
-    def bind(self, topic: Topic, stream: Stream) -> Topic:
+    def _successor(self, topic: Topic, table_end: int) -> Stream:
+        """The stream that goes on where the table ends, or behind it where the state knows more.
+
+        The table was read before: whoever finds the topic not bound by now may give it the table.
+        """
+        now = self._registry.topic(topic.name)
+        if now.id != topic.id:
+            raise NotFound(f"topic {topic.name} was deleted and made again meanwhile")
+        other = now.partitions.get(self._partition)
+        if other is not None:
+            raise self._other_log(now, other)
+        known = self._state.committed(topic.id, self._partition)
+        return self._begun(topic, max(table_end, known.offset if known else 0))
+
+    def _begun(self, topic: Topic, first_offset: int) -> Stream:
+        """A stream without rows; one that somebody has left behind, if it begins there."""
+        stream = self._find(topic.name)
+        if stream is not None and self._wal.next_offset(stream) != stream.first_offset:
+            raise self._stray(topic, stream)
+        if stream is not None and stream.first_offset != first_offset:
+            self._wal.delete_stream(stream)
+            stream = None
+        return stream or self._wal.create_stream(topic.name, self._partition, first_offset)
+
+    def bind(self, topic: Topic, stream: Stream, *, first_offset: int | None = None) -> Topic:
         """Write down that the stream is the topic's, unless another process was first."""
         mine = Binding(self._wal.log_id, stream.id)
+        begins = {} if first_offset is None else {self._partition: first_offset}
 
         def change(now: Topic) -> Topic:
             other = now.partitions.get(self._partition, mine)
             if other != mine:
                 raise self._other_log(now, other)
             partitions = {**now.partitions, self._partition: mine}
-            return msgspec.structs.replace(now, partitions=partitions)
+            firsts = {**now.first_offsets, **begins}
+            return msgspec.structs.replace(now, partitions=partitions, first_offsets=firsts)
 
         return self._registry.evolve(topic.name, change, topic_id=topic.id)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +17,9 @@ from calve.topics.fit import schema_of_first
 from calve.topics.topic import TopicSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
     import pyarrow as pa
     from pyiceberg.table import Table
 
@@ -63,6 +67,22 @@ class TopicCreation:
             )
         return self._registry.add(topic)
 
+    @contextmanager
+    def creating(self, name: TableName, spec: TopicSpec) -> Iterator[Topic]:
+        """The same around what gives the topic its stream, and the stream its table.
+
+        A topic that was made to feed a table, and could not be given it, is withdrawn.
+        """
+        is_new = self._registry.find(name) is None
+        topic = self.create(name, spec)
+        try:
+            yield topic
+        except CalveError:
+            if spec.bind_table and is_new:
+                with suppress(CalveError):
+                    self._registry.withdraw(topic)
+            raise
+
     def create_from(self, name: TableName, schema: pa.Schema) -> None:
         """Have a topic with the columns of a first batch, unless there is one by now.
 
@@ -107,6 +127,23 @@ class TopicCreation:
         table = self.table(topic.name)
         position = committed_positions(table).get(partition) if table else None
         return position.offset if position else None
+
+    def hand_over(self, topic: Topic, partition: int, begin: Callable[[int], UUID]) -> None:
+        """Give the topic's table to a stream that begins where the table ends.
+
+        So no range of an earlier stream comes in behind it: of a topic that was deleted while the
+        pipeline worked on it, or of a log that was lost.
+        """
+        table = self.table(topic.name)
+        if table is None:
+            begin(topic.first_offsets.get(partition, 0))
+            return
+        # Whoever only takes rows in need not load what writes to tables.
+        from calve.pipeline.dead_letters import DeadLetterCommits
+        from calve.tables.handover import hand_over
+
+        letters = DeadLetterCommits(self.catalog)
+        hand_over(table, partition, begin, settle=lambda fed: letters.settle(topic, fed, partition))
 
     @property
     def catalog(self) -> LakeCatalog:

@@ -118,10 +118,9 @@ class Intake:
         self.doorkeeper = Doorkeeper(self._state, settings.auth, self._clock, trail=self.audit)
         self._registry = TopicRegistry(self._state, clock=self._clock)
         self._readers = ReaderPool(self._kept)
-        self._attachments = Attachments(
-            self._state, self._registry, self._kept, self._readers, self.partition
-        )
         self._creation = TopicCreation(settings, self._registry, self._clock, self.audit)
+        stores = (self._state, self._registry, self._kept, self._readers)
+        self._attachments = Attachments(*stores, self.partition, hand_over=self._creation.hand_over)
         self._attachments.attach_all()
         self._keeper = Keeper(self._kept, self._state, self._attachments, self.partition)
         if self.limits is not None and self.limits.bounds_log:
@@ -201,10 +200,10 @@ class Intake:
         not know of: the state was lost.
         """
         stray = self._attachments.stray(name) if adopt else None
-        topic = self._creation.create(name, spec)
-        if stray is not None:
-            self._attachments.bind(topic, stray)
-        return self._attach(name).topic
+        with self._creation.creating(name, spec) as topic:
+            if stray is not None:
+                self._attachments.bind(topic, stray)
+            return self._attach(name).topic
 
     def alter_topic(self, name: TableName, change: TopicChange) -> Topic:
         self._registry.alter(name, change)
@@ -236,8 +235,8 @@ class Intake:
             if not is_here:  # else it was begun anew, and whoever did that has died since
                 self._attachments.begin_anew(topic, first)
         self._state.reset_committed(topic.id, self.partition, log_id=self.log.log_id, offset=first)
-        self._attach(name)
-        return first
+        # A range of the lost log may have come in meanwhile.
+        return self._attach(name).stream.first_offset
 
     def submit(
         self,

@@ -87,12 +87,16 @@ class Preparation:
         feed, log = part.feed, part.feed.log
         assert log is not None
         position = committed_position(table, feed.number)
+        replaced = replaced_log(work.topic, feed, position)
+        if replaced is not None:
+            # Or it takes the table from the topic that was given it meanwhile.
+            self._tables.require_bound(work.topic, feed.number)
         start = next_offset(
             table,
             feed.number,
             log.place.stream_id,
             last_seen=feed.last_seen,
-            replaces=replaced_log(work.topic, feed, position),
+            replaces=replaced,
         )
         feed.committed = None
         self._letters.settle(work.topic, table, feed.number)
@@ -167,6 +171,7 @@ def replaced_log(topic: Topic, feed: PartitionFeed, position: Position | None) -
     """The log that the partition's own takes over from, where somebody has decided that it does.
 
     A topic that is bound to a table, or that was given a new log, begins where the table ended.
+    Its log is given the table then; but of two that are begun at once, the other may be the last.
     """
     log = feed.log
     if position is None or log is None or position.log == log.place.stream_id:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from calve.errors import Conflict
 from calve.pipeline.shapes import shape_of
 from calve.tables.dead_letters import (
     are_let_go,
@@ -21,6 +22,7 @@ from calve.tables.feeding import table_gone
 from calve.tables.positions import committed_positions
 from calve.tables.topic_tables import create_topic_table, require_topic_table
 from calve.topics.rewound import had_rows
+from calve.topics.topic import decode
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -55,6 +57,17 @@ class TopicTables:
             )
         require_topic_table(table, topic.name, is_bound=topic.is_bound)
         return table
+
+    def require_bound(self, topic: Topic, partition: int) -> None:
+        """Conflict if the topic's partition is another one's by now, or in another stream."""
+        record = self._state.topic(topic.name)
+        now = decode(record) if record else None
+        bound = topic.partitions.get(partition)
+        if now is None or now.id != topic.id or now.partitions.get(partition) != bound:
+            raise Conflict(
+                f"topic {topic.name} was deleted, made again or given another log meanwhile",
+                hint=f"`calve topic describe {topic.name}` shows what it is now",
+            )
 
     def look_for_dead_letters(self, feed: TopicFeed, topic: Topic, fed: Table) -> None:
         """Find the table for what is set aside, once; Conflict if it is an earlier topic's.

@@ -25,6 +25,7 @@ from calve.tables.column_history import unrecorded_memory
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.expiry import clear_away, manifest_paths, referred_files
+from calve.tables.feeding import feeding_topic
 from calve.tables.lineage import require_unbroken, snapshots_before
 from calve.tables.losses import with_losses
 from calve.tables.positions import (
@@ -240,12 +241,16 @@ class _Judge:
 
 
 def _other_log(table: Table, partition: int, log: UUID, position: Position) -> Conflict:
+    topic = feeding_topic(table) or _named(table)
     return Conflict(
         f"{_named(table)}: partition {partition} is fed by log {position.log}, and this is log "
         f"{log}",
-        hint="`calve wal inspect` shows the log that is here; bring back the table's. If it "
-        f"is lost, a new one begins at offset {position.offset} and has to name the old one as "
-        "the log that it replaces",
+        hint="if the catalog, the state or the log was set back or exchanged, bring the right one "
+        "back: the topic goes on by itself, and `calve wal inspect` shows the log that is here. To "
+        f"go on with this table, `calve topic delete {topic}` and `calve topic create {topic} "
+        f"--table`: the topic then begins at offset {position.offset}. Rows that only the log has "
+        f"go with it, so look at them before with `calve wal dump {topic} --partition {partition}` "
+        "and send again what is wanted",
         context={"found": str(log), "expected": str(position.log)},
     )
 

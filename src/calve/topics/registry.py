@@ -90,6 +90,12 @@ class TopicRegistry:
                 return topic
         raise _too_busy(name)
 
+    def withdraw(self, topic: Topic) -> None:
+        """Forget a topic that was just made, unless somebody has used or changed it since."""
+        record = self._state.topic(topic.name)
+        if record is not None and decode(record) == topic:
+            self._state.delete_topic(record, topic.id, [])
+
     def _record(self, name: TableName) -> TopicRecord:
         record = self._state.topic(name)
         if record is None:

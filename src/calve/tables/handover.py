@@ -1,0 +1,99 @@
+"""Gives a table that was fed by one log to another, which goes on where the first one ended.
+
+Where it ended is read, and the table given over, in one commit: an empty snapshot with which the
+committed offset stays and belongs to the new log. What the earlier log still has under way is
+refused from then on, and nothing moves the table past the place where the new log begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from calve.errors import CalveError, Corruption
+from calve.tables.commit import Committed, TableCommit
+from calve.tables.data_files import new_operation_id
+from calve.tables.dead_letters import as_reached, named_dead_letters, no_dead_letters
+from calve.tables.feeding import feeding_topic
+from calve.tables.lineage import require_unbroken
+from calve.tables.positions import (
+    Position,
+    committed_position,
+    has_positions,
+    position_property,
+)
+from calve.tables.reached import reached_summary
+from calve.tables.retention import bounded_metadata
+from calve.tables.staging import Edit
+from calve.tables.translate import translating
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+
+def hand_over(
+    table: Table,
+    partition: int,
+    begin: Callable[[int], UUID],
+    *,
+    settle: Callable[[Table], None],
+) -> None:
+    """Have a log that `begin` makes at an offset be the one that feeds a partition of the table.
+
+    `begin` is called after each reading of the table, and refuses by raising. `settle` brings the
+    dead letters that the table names to theirs, so that none is left of the earlier log.
+
+    A table that no topic has fed or made has nothing under way, and is left alone. So is one that
+    was set back or edited: whoever commits to it says so, and what to do.
+    """
+    if feeding_topic(table) is None and not has_positions(table):
+        begin(0)
+        return
+    commit = TableCommit(table)
+
+    def attempt() -> Committed | CalveError | None:
+        now = commit.table
+        position = committed_position(now, partition)
+        offset = position.offset if position else 0
+        try:
+            is_sound = _is_sound(now, partition, position)
+            if is_sound and named_dead_letters(now.properties, partition):
+                settle(now)
+            log = begin(offset)
+        except CalveError as refusal:
+            # Trying again would not help, as it does with a commit that met another.
+            return refusal
+        if not is_sound or (position is not None and position.log == log):
+            return None
+        return commit.attempt(_edit(now, partition, Position(log, offset, "", 0)))
+
+    with translating():
+        outcome = commit.repeat(attempt)
+    if isinstance(outcome, CalveError):
+        raise outcome
+
+
+def _is_sound(table: Table, partition: int, position: Position | None) -> bool:
+    try:
+        require_unbroken(table, partition, position, None)
+    except Corruption:
+        return False
+    return True
+
+
+def _edit(table: Table, partition: int, position: Position) -> Edit:
+    named = named_dead_letters(table.properties, partition)
+    settled = {**no_dead_letters(partition), **as_reached(named.end, partition)} if named else {}
+    first_time = {} if has_positions(table) else bounded_metadata(table.properties)
+    return Edit(
+        summary={
+            "calve.operation": new_operation_id("handover"),
+            **reached_summary(partition, position.offset),
+        },
+        properties={**first_time, **settled},
+        stamp=lambda snapshot_id: position_property(
+            partition, replace(position, snapshot_id=snapshot_id)
+        ),
+    )

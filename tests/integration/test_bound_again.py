@@ -1,0 +1,409 @@
+"""A table goes from one stream to the next: of a topic bound to it again, or given a new log.
+
+Whatever of the earlier stream is under way then, the later one goes on from where the table ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+from calve.errors import Conflict, Unavailable
+from calve.ingest import Intake
+from calve.ingest.attached import Attachments
+from calve.lake import Lake
+from calve.maintenance.verify import verify_topic
+from calve.manager import IcebergManager
+from calve.model import TableName
+from calve.settings import Settings
+from calve.tables.commit import TableCommit
+from calve.tables.handover import hand_over
+from calve.tables.offsets import LogRange, commit_range
+from calve.tables.positions import Position, committed_position
+from calve.tables.ranges import Ranges
+from calve.tables.staging import Edit
+from calve.topics import TopicSpec
+from calve.wal import Rejected, Stream
+from tests.conftest import QUICK_RETRIES, MakeSettings
+from tests.fakes.pipelines import Site, let_side_lane_end, site
+from tests.fakes.topic_table import LOG, feed, make_topic_table
+
+ORDERS = TableName.parse("orders")
+BOUND = TopicSpec(bind_table=True)
+AT_ONCE = {"wal__free_bytes_min": 0, "pipeline__flush_interval_ms": 1, **QUICK_RETRIES}
+FOREIGN = UUID(int=9)
+
+
+@pytest.fixture
+def lake_site(make_settings: MakeSettings) -> Iterator[Site]:
+    with site(make_settings(**AT_ONCE)) as made:
+        made.create("orders", schema={"id": "long"}, on_unknown_column="dead_letter")
+        yield made
+        let_side_lane_end()
+
+
+def rows(*ids: int) -> list[dict[str, Any]]:
+    return [{"id": each} for each in ids]
+
+
+def send_both(made: Site, number: int) -> None:
+    """A good row, and a bad one."""
+    bad = Rejected(b'{"id": %d, "x": 1}' % number, "application/x-ndjson", "no column x")
+    made.intake.submit(ORDERS, [pa.record_batch({"id": [number]}), [bad]]).wait()
+
+
+def once(step: str, act: Callable[[], object]) -> Callable[[str], None]:
+    """Do something when a pipeline reaches a step for the first time."""
+    left = [act]
+
+    def reach(reached: str) -> None:
+        if reached == step and left:
+            left.pop()()
+
+    return reach
+
+
+def bind_again(made: Site) -> None:
+    made.intake.delete_topic(ORDERS)
+    made.intake.create_topic(ORDERS, BOUND)
+
+
+def require_sound(made: Site, settings: Settings | None = None) -> None:
+    settings = settings or made.settings
+    found = verify_topic(made.catalog, ORDERS, own_log=settings.wal.path, settings=settings)
+    assert found.is_sound, found
+
+
+def position_of(made: Site | Lake) -> Position:
+    found = committed_position(made.catalog.load_table("orders"), 0)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("point", ["planned", "prepared", "before commit", "committed"])
+def test_a_range_of_the_deleted_topic_does_not_stop_the_one_of_now(
+    lake_site: Site, point: str
+) -> None:
+    lake_site.send("orders", rows(1))
+    assert lake_site.pipeline().drain(30)
+
+    def act() -> None:
+        bind_again(lake_site)
+        lake_site.send("orders", rows(100))
+
+    lake_site.send("orders", rows(2))
+    pipeline = lake_site.pipeline(reach=once(point, act))
+    assert pipeline.drain(30)
+    assert pipeline.drain(30)  # of the topic that it did not know yet, where it knew no other
+    # What was committed before the topic was bound again stays, and what was not is gone with it.
+    kept = rows(1, 2, 100) if point == "committed" else rows(1, 100)
+    assert lake_site.rows("orders") == kept
+    lake_site.require_each_once("orders", len(kept))
+    require_sound(lake_site)
+
+
+def test_the_first_range_of_a_deleted_topic_does_not_stop_the_one_of_now(lake_site: Site) -> None:
+    """Its table is there, and has nothing yet."""
+
+    def act() -> None:
+        bind_again(lake_site)
+        lake_site.send("orders", rows(100))
+
+    lake_site.send("orders", rows(1))
+    assert lake_site.pipeline(reach=once("before commit", act)).drain(30)
+    assert lake_site.rows("orders") == rows(100)
+    require_sound(lake_site)
+
+
+def test_a_topic_that_was_bound_and_deleted_does_not_take_its_table_back(lake_site: Site) -> None:
+    """Of two topics that both begin where the table ended, it is the later one's: also while the
+    pipeline still has files of the earlier one, whose commit failed, and tries them again."""
+    lake_site.send("orders", rows(1))
+    assert lake_site.pipeline().drain(30)
+    bind_again(lake_site)
+    lake_site.send("orders", rows(2))
+    steps: list[str] = []
+
+    def reach(step: str) -> None:
+        if step == "before commit" and not steps:
+            steps.append("failed")
+            raise Unavailable("the catalog cannot be reached", hint="look at it")
+        is_tried = any(feed.is_busy for feed in pipeline._backlog.feeds)
+        if step == "planned" and steps == ["failed"] and is_tried:
+            steps.append("bound")
+            bind_again(lake_site)
+            lake_site.send("orders", rows(100))
+
+    pipeline = lake_site.pipeline(reach=reach)
+    assert not pipeline.drain(0)
+    assert pipeline.drain(30)
+    let_side_lane_end()
+    assert lake_site.pipeline().drain(30)
+    assert steps == ["failed", "bound"]
+    assert lake_site.rows("orders") == rows(1, 100)
+    require_sound(lake_site)
+
+
+@pytest.mark.parametrize("point", ["before commit", "committed", "dead letters committed"])
+def test_dead_letters_of_the_deleted_topic_stay_each_once(lake_site: Site, point: str) -> None:
+    send_both(lake_site, 1)
+    assert lake_site.pipeline().drain(30)
+    send_both(lake_site, 2)
+
+    def act() -> None:
+        bind_again(lake_site)
+        send_both(lake_site, 3)
+
+    assert lake_site.pipeline(reach=once(point, act)).drain(30)
+    send_both(lake_site, 4)
+    assert lake_site.pipeline().drain(30)
+    kept = [1, 3, 4] if point == "before commit" else [1, 2, 3, 4]
+    # A topic that is bound again has unknown columns added, but what is rejected stays so.
+    assert [row["id"] for row in lake_site.rows("orders")] == kept
+    assert len(lake_site.rows("orders__dead_letters")) == len(kept)
+    lake_site.require_each_once("orders", 2 * len(kept))
+    require_sound(lake_site)
+
+
+@pytest.mark.parametrize("is_bound", [False, True])
+@pytest.mark.parametrize("point", ["planned", "before commit"])
+def test_a_range_of_a_lost_log_does_not_stop_the_new_one(
+    lake_site: Site, tmp_path: Path, make_settings: MakeSettings, point: str, is_bound: bool
+) -> None:
+    """Also where both begin at the same offset, and the lost one can still be read."""
+    lake_site.send("orders", rows(1))
+    assert lake_site.pipeline().drain(30)
+    if is_bound:
+        bind_again(lake_site)
+    lake_site.send("orders", rows(2))
+    other = make_settings(**AT_ONCE, wal__path=str(tmp_path / "other"))
+
+    def act() -> None:
+        with Intake(other) as intake:
+            assert intake.adopt_new_log(ORDERS) == 1
+            intake.submit(ORDERS, pa.record_batch({"id": [100]})).wait()
+
+    assert not lake_site.pipeline(reach=once(point, act)).drain(0.3)
+    assert lake_site.pipeline(settings=other).drain(30)
+    assert lake_site.rows("orders") == rows(1, 100)
+    require_sound(lake_site, other)
+
+
+def test_a_range_that_comes_before_the_table_changes_hands_is_followed(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Lake(make_settings()) as lake:
+        make_topic_table(lake.catalog, "orders")
+        feed(lake.catalog, range(40), name="orders")
+        begun, late = Attachments._begun, [range(40, 45)]
+
+        def begin(self: Attachments, *arguments: Any) -> Stream:
+            stream = begun(self, *arguments)
+            if late:
+                feed(lake.catalog, late.pop(), name="orders")
+            return stream
+
+        monkeypatch.setattr(Attachments, "_begun", begin)
+        topic = lake.intake.create_topic(ORDERS, BOUND)
+        assert topic.first_offsets == {0: 45}
+        assert lake.intake.offsets(ORDERS) == (45, 45, 45)
+        assert position_of(lake).log == topic.partitions[0].stream_id
+        with pytest.raises(Conflict, match="is fed by log"):
+            feed(lake.catalog, range(45, 50), name="orders")
+        assert [stream.id for stream in lake.intake.log.streams] == [position_of(lake).log]
+
+
+def test_a_table_that_no_topic_has_fed_gets_no_snapshot(make_settings: MakeSettings) -> None:
+    with Lake(make_settings()) as lake:
+        lake.tables.create_table("orders", {"id": "long"})
+        lake.tables.insert_data("orders", [{"id": 1}])
+        before = lake.catalog.load_table("orders").metadata_location
+        lake.intake.create_topic(ORDERS, BOUND)
+        assert lake.catalog.load_table("orders").metadata_location == before
+        assert lake.produce("orders", [{"id": 1}]).first == 0
+
+
+def test_a_table_that_was_set_back_is_still_known_for_it(lake_site: Site) -> None:
+    """A snapshot in which it changes hands would hide that rows are gone."""
+    for number in (1, 2):
+        lake_site.send("orders", rows(number))
+        assert lake_site.pipeline().drain(30)
+    table = lake_site.table("orders")
+    first = table.metadata.snapshots[0].snapshot_id
+    table.manage_snapshots().set_current_snapshot(snapshot_id=first).commit()
+    bind_again(lake_site)
+    lake_site.send("orders", rows(100))
+    pipeline = lake_site.pipeline()
+    assert not pipeline.drain(0.3)
+    (told,) = (each for each in lake_site.state.progress().partitions.values() if each.error)
+    assert "was set back or edited" in str(told.error)
+    with IcebergManager(lake_site.settings) as manager:
+        manager.rollback("orders", first)
+    assert pipeline.drain(30)
+    assert lake_site.rows("orders") == rows(1, 100)
+    require_sound(lake_site)
+
+
+def test_a_table_changes_hands_once(make_settings: MakeSettings) -> None:
+    with Lake(make_settings()) as lake:
+        make_topic_table(lake.catalog, "orders")
+        feed(lake.catalog, range(40), name="orders")
+        topic = lake.intake.create_topic(ORDERS, BOUND)
+        given = lake.catalog.load_table("orders").metadata_location
+        assert lake.intake.create_topic(ORDERS, BOUND) == topic
+        lake.produce("orders", [{"id": 1}])
+    with Lake(make_settings()) as lake:
+        lake.produce("orders", [{"id": 2}])
+        assert lake.catalog.load_table("orders").metadata_location == given
+
+
+def _dies(*_: object, **__: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("moves_on", [False, True])
+@pytest.mark.parametrize(
+    ("place", "name"), [(Attachments, "_begun"), (TableCommit, "attempt"), (Attachments, "bind")]
+)
+def test_one_who_died_over_it_leaves_a_topic_that_can_be_bound(
+    lake_site: Site,
+    make_settings: MakeSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    place: type,
+    name: str,
+    moves_on: bool,
+) -> None:
+    """Before the stream was made, before the table was given to it, and before it was bound."""
+    lake_site.send("orders", rows(1))
+    assert lake_site.pipeline().drain(30)
+    before = position_of(lake_site).log
+    lake_site.intake.delete_topic(ORDERS)
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, _dies)
+        with pytest.raises(KeyboardInterrupt):
+            lake_site.intake.create_topic(ORDERS, BOUND)
+    lake_site.intake.close()
+    is_given = name == "bind"
+    assert (position_of(lake_site).log != before) == is_given
+    if moves_on and not is_given:
+        lost = LogRange(0, before, 1, 3, "", Ranges.exact((1, 3)))
+        commit_range(lake_site.table("orders"), lost, Edit(), operation_id="late")
+    with Intake(make_settings(**AT_ONCE)) as lake_site.intake:
+        topic = lake_site.intake.create_topic(ORDERS, BOUND)
+        assert position_of(lake_site).log == topic.partitions[0].stream_id
+        assert len(lake_site.intake.log.streams) == 1
+        lake_site.send("orders", rows(100))
+        assert lake_site.pipeline().drain(30)
+        assert lake_site.rows("orders") == rows(1, 100)
+        require_sound(lake_site)
+
+
+def test_of_two_who_bind_a_table_at_once_one_gets_it(
+    lake_site: Site,
+    tmp_path: Path,
+    make_settings: MakeSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first to be written down, even where the other was given the table before."""
+    lake_site.send("orders", rows(1))
+    assert lake_site.pipeline().drain(30)
+    lake_site.intake.delete_topic(ORDERS)
+    other = make_settings(**AT_ONCE, wal__path=str(tmp_path / "other"))
+    bind = Attachments.bind
+    with Intake(other) as intake:
+
+        def late(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(Attachments, "bind", bind)
+            lake_site.intake.create_topic(ORDERS, BOUND)
+            return bind(*arguments, **options)
+
+        monkeypatch.setattr(Attachments, "bind", late)
+        with pytest.raises(Conflict, match="is in log"):
+            intake.create_topic(ORDERS, BOUND)
+    topic = lake_site.intake.topics.topic(ORDERS)
+    assert position_of(lake_site).log == topic.partitions[0].stream_id
+    lake_site.send("orders", rows(100))
+    assert lake_site.pipeline().drain(30)
+    assert lake_site.rows("orders") == rows(1, 100)
+    require_sound(lake_site)
+
+
+def test_a_table_that_the_second_of_two_was_given_last_is_the_firsts_all_the_same(
+    lake_site: Site,
+    tmp_path: Path,
+    make_settings: MakeSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake_site.send("orders", rows(1))
+    assert lake_site.pipeline().drain(30)
+    lake_site.intake.delete_topic(ORDERS)
+    other = make_settings(**AT_ONCE, wal__path=str(tmp_path / "other"))
+    bind = Attachments.bind
+    with Intake(other) as intake:
+
+        def between(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(Attachments, "bind", _dies)
+            with pytest.raises(KeyboardInterrupt):
+                intake.create_topic(ORDERS, BOUND)
+            monkeypatch.setattr(Attachments, "bind", bind)
+            return bind(*arguments, **options)
+
+        monkeypatch.setattr(Attachments, "bind", between)
+        topic = lake_site.intake.create_topic(ORDERS, BOUND)
+        assert position_of(lake_site).log != topic.partitions[0].stream_id
+        with pytest.raises(Conflict, match="is in log"):
+            intake.submit(ORDERS, pa.record_batch({"id": [3]}))
+    lake_site.send("orders", rows(100))
+    assert lake_site.pipeline().drain(30)
+    assert lake_site.rows("orders") == rows(1, 100)
+    assert position_of(lake_site).log == topic.partitions[0].stream_id
+    require_sound(lake_site)
+
+
+def test_a_catalog_out_of_reach_leaves_no_topic_behind(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither when the columns are asked for, nor when the table is to be given over."""
+    with Lake(make_settings(**AT_ONCE)) as lake:
+        make_topic_table(lake.catalog, "orders")
+        feed(lake.catalog, range(40), name="orders")
+        load = lake.intake.catalog.load_table
+        for answers in (0, 1):
+            left = [load] * answers
+
+            def unsure(name: TableName, left: list[Any] = left) -> Any:
+                if left:
+                    return left.pop()(name)
+                raise Unavailable("the catalog cannot be reached", hint="look at it")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(lake.intake.catalog, "load_table", unsure)
+                with pytest.raises(Unavailable, match="cannot be reached"):
+                    lake.intake.create_topic(ORDERS, BOUND)
+            assert lake.intake.topics.find(ORDERS) is None
+            assert position_of(lake).log == LOG
+        assert lake.intake.create_topic(ORDERS, BOUND).first_offsets == {0: 40}
+
+
+def test_the_hint_for_a_table_of_another_log_leads_on(lake_site: Site) -> None:
+    lake_site.send("orders", rows(1))
+    assert lake_site.pipeline().drain(30)
+    hand_over(lake_site.table("orders"), 0, lambda _: FOREIGN, settle=_dies)
+    lake_site.send("orders", rows(2))
+    pipeline = lake_site.pipeline()
+    assert not pipeline.drain(0.3)
+    (told,) = lake_site.state.progress().partitions.values()
+    assert str(FOREIGN) in str(told.error)
+    for command in ("topic delete orders", "topic create orders --table", "wal dump orders"):
+        assert f"`calve {command}" in str(told.hint)
+    assert "begins at offset 1" in str(told.hint)
+    bind_again(lake_site)
+    lake_site.send("orders", rows(2))
+    assert pipeline.drain(30)
+    assert lake_site.rows("orders") == rows(1, 2)
+    require_sound(lake_site)
