@@ -15,6 +15,8 @@ from calve.maintenance.verification import Verification
 from calve.maintenance.verify import verify_topic
 from calve.manager import IcebergManager
 from calve.model import TableName
+from calve.tables import offset_scan
+from calve.tables.ranges import Range
 from calve.topics import TopicChange
 from calve.wal import Rejected
 from tests.conftest import QUICK_RETRIES, MakeSettings
@@ -240,6 +242,37 @@ def test_dead_letters_on_their_way_are_not_dropped(lake_site: Site) -> None:
         manager.drop_table("orders__dead_letters", force=True)
     assert lake_site.pipeline().drain(30)
     audited(lake_site)
+
+
+def drop_letters(made: Site, *, purge: bool = False) -> None:
+    with IcebergManager(made.settings) as manager:
+        manager.drop_table("orders__dead_letters", force=True, purge=purge)
+
+
+def test_dead_letters_that_come_while_they_are_dropped_are_recorded_too(
+    lake_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(lake_site, 1, 2)
+    assert lake_site.pipeline().drain(30)
+    read, counts = offset_scan.read_offsets, list[int]()
+
+    def slowly(*args: Any, **options: Any) -> Any:
+        found = read(*args, **options)
+        counts.append(len(counts))
+        if len(counts) == 1:
+            send(lake_site, 3)
+            assert lake_site.pipeline().drain(30)
+            lake_site.intake.submit(ORDERS, pa.record_batch({"id": [4]})).wait()
+            assert lake_site.pipeline().drain(30)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(offset_scan, "read_offsets", slowly)
+        drop_letters(lake_site)
+    assert len(counts) == 2
+    found = audited(lake_site)
+    assert (found.rows, found.dead_letters) == (4, 0)
+    assert found.partitions[0].removed == (Range(2, 4, 2), Range(5, 6, 1))
 
 
 @pytest.mark.parametrize("is_same_pipeline", [True, False])

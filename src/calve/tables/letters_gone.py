@@ -46,7 +46,7 @@ def is_accepted(catalog: LakeCatalog, name: str, *, force: bool, dry_run: bool) 
     if not is_gone:
         refuse_loss(catalog.load_table(name), force=force)
     if fed is not None and not dry_run:
-        _record(fed, letters)
+        _Record(catalog, name, fed).commit()
     return is_gone
 
 
@@ -59,7 +59,7 @@ def allow_rename(catalog: LakeCatalog, name: str, *, force: bool) -> None:
     refuse_loss(table, force=force)
     fed = _fed(catalog, name)
     if fed is not None and _is_earlier(fed, table):
-        _record(fed, table)
+        _Record(catalog, name, fed).commit()
 
 
 def _fed(catalog: LakeCatalog, name: str) -> Table | None:
@@ -71,23 +71,40 @@ def _fed(catalog: LakeCatalog, name: str) -> Table | None:
     return table if had_dead_letters(table.properties) else None
 
 
-def _record(fed: Table, letters: Table | None) -> None:
-    # They load what reads data files, which whoever drops another table need not wait for.
-    from calve.tables.offset_scan import offset_files, read_offsets
-    from calve.tables.recording import with_record
+class _Record:
+    """The commit to a topic's table that says that its dead letters are let go of."""
 
-    removals = Removals()
-    if letters is not None and not _is_earlier(fed, letters):
-        files = offset_files(letters, letters.metadata.current_snapshot_id)
-        there = Removals.of_runs(read_offsets(letters, files))
-        removals = Removals.parse(letters.properties).merged(there)
-    commit = TableCommit(fed)
+    def __init__(self, catalog: LakeCatalog, name: str, fed: Table) -> None:
+        self._catalog = catalog
+        self._name = name
+        self._commit = TableCommit(fed)
+        self._there: dict[int | None, Removals] = {}
 
-    def attempt() -> Committed:
-        edit = Edit(properties=_let_go(commit.table, letters))
-        return commit.attempt(with_record(commit.table, edit, removals, branch=MAIN_BRANCH))
+    def commit(self) -> None:
+        self._commit.repeat(self._attempt)
 
-    commit.repeat(attempt)
+    def _attempt(self) -> Committed:
+        from calve.tables.recording import with_record
+
+        fed = self._commit.table
+        # After the topic's table: what comes into it later fails the attempt.
+        letters = self._catalog.find_table(self._name)
+        edit = Edit(properties=_let_go(fed, letters))
+        removals = Removals()
+        if letters is not None and not _is_earlier(fed, letters):
+            removals = Removals.parse(letters.properties).merged(self._offsets(letters))
+        return self._commit.attempt(with_record(fed, edit, removals, branch=MAIN_BRANCH))
+
+    def _offsets(self, letters: Table) -> Removals:
+        """Those of a snapshot are read once, however often the topic's table moves on."""
+        # They load what reads data files, which whoever drops another table need not wait for.
+        from calve.tables.offset_scan import offset_files, read_offsets
+
+        snapshot_id = letters.metadata.current_snapshot_id
+        if snapshot_id not in self._there:
+            files = offset_files(letters, snapshot_id)
+            self._there[snapshot_id] = Removals.of_runs(read_offsets(letters, files))
+        return self._there[snapshot_id]
 
 
 def _let_go(fed: Table, letters: Table | None) -> dict[str, str]:
