@@ -24,7 +24,7 @@ from calve.wal.identity import require_stream
 from calve.wal.layout import LogLayout, is_log
 
 if TYPE_CHECKING:
-    from calve.topics.topic import Binding
+    from calve.maintenance.bound_log import BoundStream
 
 _HEX: Final = 16
 
@@ -32,11 +32,11 @@ _HEX: Final = 16
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
     """Where to look for a topic's log: in a directory that was given, or else where the lake's own
-    is, with the streams that this must have."""
+    is. `bound` are the streams that this must have."""
 
     given: Path | None = None
     own: Path | None = None
-    bound: Callable[[TableName], Mapping[int, Binding]] = lambda _: {}
+    bound: Callable[[TableName], Mapping[int, BoundStream]] = lambda _: {}
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def opened_log(topic: TableName, at: Whereabouts) -> Iterator[TopicLog | None]:
     """
     if at.given is not None:
         with LogReader(at.given) as reader:
-            yield TopicLog(at.given, reader, topic, {})
+            yield TopicLog(at.given, reader, topic, at.bound(topic), must_be_there=False)
     elif at.own is None:
         yield None
     else:
@@ -67,20 +67,23 @@ def _reader(place: Path) -> Iterator[LogReader | None]:
 
 
 class TopicLog:
-    """The streams of one topic in a log. Those that are `bound` must be there."""
+    """The streams of one topic in a log, and those that the registry says are `bound` to it."""
 
     def __init__(
         self,
         place: Path,
         reader: LogReader | None,
         topic: TableName,
-        bound: Mapping[int, Binding],
+        bound: Mapping[int, BoundStream],
+        *,
+        must_be_there: bool = True,
     ) -> None:
         self._place = place
         self._open = reader
         streams = reader.streams if reader else ()
         self._streams = {each.partition: each for each in streams if each.topic == topic}
-        self._bound = bound
+        self._known = bound
+        self._bound = bound if must_be_there else {}
         self._topic = topic
 
     @property
@@ -115,7 +118,7 @@ class TopicLog:
         with _noted(problems):
             self._require_same(stream, offsets, before, newest())
             if before is not None:
-                self._reader.require_content(stream, _claim(before))
+                self._reader.require_content(stream, self._claim(stream, before))
             start = before.offset if before else 0
             holes.extend(self._tail_holes(stream, start, offsets.durable))
         lost = Ranges.of_runs(Runs.of_pairs(holes))
@@ -141,7 +144,7 @@ class TopicLog:
             # What went meanwhile or cannot be read explains nothing; `check` tells of damage.
             return
 
-    def _missing(self, partition: int, bound: Binding, before: Position | None) -> str:
+    def _missing(self, partition: int, bound: BoundStream, before: Position | None) -> str:
         if self._open is None:
             found = "where no log is"
         elif self._open.log_id != bound.log_id:
@@ -156,18 +159,28 @@ class TopicLog:
             f"`calve topic alter {self._topic} --new-log` goes on where the table ends)"
         )
 
-    @staticmethod
     def _require_same(
-        stream: Stream, offsets: Offsets, before: Position | None, after: Position | None
+        self, stream: Stream, offsets: Offsets, before: Position | None, after: Position | None
     ) -> None:
         if before is not None:
             first = min(offsets.first, before.offset)
-            claim = _claim(before)
+            claim = self._claim(stream, before)
             require_stream(stream, claim, first=first, durable=offsets.durable)
-        claim = _claim(after) if after else Claim(stream.id, 0)
+        claim = self._claim(stream, after) if after else Claim(stream.id, 0)
         committed = claim.committed or 0
         durable = max(offsets.durable, committed)
         require_stream(stream, claim, first=offsets.first, durable=durable)
+
+    def _claim(self, stream: Stream, position: Position) -> Claim:
+        """What a table remembers of a stream, or of the one that this has taken over from.
+
+        As the pipeline has it: somebody has decided so, and it begins where the table ended.
+        """
+        known = self._known.get(stream.partition)
+        begins_at = known.begins_at if known and known.stream_id == stream.id else None
+        if begins_at == position.offset == stream.first_offset and position.log != stream.id:
+            return Claim(stream.id, position.offset)
+        return Claim(position.log, position.offset, _number(position.checksum))
 
     def _tail_holes(self, stream: Stream, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Read the tail, which must be without a gap; the holes in it."""
@@ -185,10 +198,6 @@ class TopicLog:
         except NotFound:
             # They are in the table by now, and the log has let go of them.
             return
-
-
-def _claim(position: Position) -> Claim:
-    return Claim(position.log, position.offset, _number(position.checksum))
 
 
 def _number(checksum: str) -> int | None:
