@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from calve.errors import Conflict, Corruption, NotFound
 from calve.maintenance.verification import LogState, told
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from calve.maintenance.bound_log import BoundStream
 
 _HEX: Final = 16
+# Why a log cannot be opened.
+Damage: TypeAlias = Conflict | Corruption
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +45,29 @@ class Whereabouts:
 def opened_log(topic: TableName, at: Whereabouts) -> Iterator[TopicLog | None]:
     """The topic's log; None if it is the lake's own, which neither has the topic nor must have it.
 
-    NotFound if there is none where one was given.
+    One that cannot be opened is told of by `check`. NotFound if there is none where one was given.
     """
-    if at.given is not None:
-        with LogReader(at.given) as reader:
-            yield TopicLog(at.given, reader, topic, at.bound(topic), must_be_there=False)
-    elif at.own is None:
+    place = at.given or at.own
+    if place is None:
         yield None
-    else:
-        bound = at.bound(topic)
-        with _reader(at.own) as found:
-            log = TopicLog(at.own, found, topic, bound)
-            yield log if log.partitions else None
+        return
+    bound = at.bound(topic)
+    with _reader(place, is_given=at.given is not None) as found:
+        log = TopicLog(place, found, topic, bound, must_be_there=at.given is None)
+        yield log if log.partitions or at.given is not None else None
 
 
 @contextmanager
-def _reader(place: Path) -> Iterator[LogReader | None]:
-    if not is_log(OsFiles(), LogLayout(place)):
+def _reader(place: Path, *, is_given: bool) -> Iterator[LogReader | Damage | None]:
+    if not is_given and not is_log(OsFiles(), LogLayout(place)):
         yield None
         return
-    with LogReader(place) as reader:
+    try:
+        opened = LogReader(place)
+    except (Conflict, Corruption) as error:
+        yield error
+        return
+    with opened as reader:
         yield reader
 
 
@@ -72,15 +77,16 @@ class TopicLog:
     def __init__(
         self,
         place: Path,
-        reader: LogReader | None,
+        found: LogReader | Damage | None,
         topic: TableName,
         bound: Mapping[int, BoundStream],
         *,
         must_be_there: bool = True,
     ) -> None:
         self._place = place
-        self._open = reader
-        streams = reader.streams if reader else ()
+        self._damage = None if isinstance(found, LogReader) else found
+        self._open = found if isinstance(found, LogReader) else None
+        streams = self._open.streams if self._open else ()
         self._streams = {each.partition: each for each in streams if each.topic == topic}
         self._known = bound
         self._bound = bound if must_be_there else {}
@@ -88,7 +94,9 @@ class TopicLog:
 
     @property
     def partitions(self) -> set[int]:
-        return {*self._streams, *self._bound}
+        """Those of the topic; the first one for a log that cannot say which it has."""
+        known = {*self._streams, *self._bound}
+        return known or ({0} if self._damage else set())
 
     @property
     def _reader(self) -> LogReader:
@@ -104,25 +112,35 @@ class TopicLog:
         """
         stream = self._streams.get(partition)
         bound = self._bound.get(partition)
+        if self._damage is not None:
+            is_elsewhere = bool(self._bound) and bound is None
+            return None if is_elsewhere else LogState(None, None, (told(self._damage),))
         if bound is not None and (stream is None or stream.id != bound.stream_id):
             return LogState(None, None, (self._missing(partition, bound, before),))
         if stream is None and self.partitions:
             return None
         if stream is None:
-            told = (f"the log has no topic {self._topic} with partition {partition}",)
-            return LogState(None, None, told if before is not None else ())
-        self._reader.refresh()
-        offsets = self._reader.offsets(stream)
+            absent = (f"the log has no topic {self._topic} with partition {partition}",)
+            return LogState(None, None, absent if before is not None else ())
+        return self._checked(stream, before, newest)
+
+    def _checked(
+        self, stream: Stream, before: Position | None, newest: Callable[[], Position | None]
+    ) -> LogState:
+        first: int | None = None
+        durable: int | None = None
         problems: list[str] = []
         holes: list[tuple[int, int]] = []
         with _noted(problems):
+            self._reader.refresh()
+            offsets = first, durable = self._reader.offsets(stream)
             self._require_same(stream, offsets, before, newest())
             if before is not None:
                 self._reader.require_content(stream, self._claim(stream, before))
             start = before.offset if before else 0
             holes.extend(self._tail_holes(stream, start, offsets.durable))
         lost = Ranges.of_runs(Runs.of_pairs(holes))
-        return LogState(offsets.first, offsets.durable, tuple(problems), lost.ranges)
+        return LogState(first, durable, tuple(problems), lost.ranges)
 
     def holes(self, partition: int, wanted: Runs) -> Runs:
         """The offsets among those wanted that the log knows to be lost."""
@@ -135,8 +153,8 @@ class TopicLog:
         return Runs.of_pairs(found)
 
     def _holes(self, stream: Stream, first: int, end: int) -> Iterator[tuple[int, int]]:
-        begins, durable = self._reader.offsets(stream)
         try:
+            begins, durable = self._reader.offsets(stream)
             for entry in self._reader.read(stream, max(first, begins), min(end, durable)):
                 if entry.kind == Kind.HOLE:
                     yield entry.first_offset, entry.end_offset
