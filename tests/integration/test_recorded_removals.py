@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from calve.errors import Unavailable
+from calve.errors import Denied, Unavailable
 from calve.lake import Lake
 from calve.maintenance.verification import PartitionReport
 from calve.maintenance.verify import verify_topic
@@ -104,13 +106,23 @@ def test_many_are_recorded_a_few_at_a_time_and_none_is_lost(catalog: LakeCatalog
     assert report(catalog).rows == 80 + 1 + KEPT
 
 
+PASSING = [
+    Unavailable("the store is away"),
+    Denied("the credentials have expired"),
+    OSError(errno.EMFILE, "too many open files"),
+    MemoryError(),
+    pa.ArrowMemoryError("malloc failed"),
+]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=lambda each: type(each).__name__)
 def test_a_snapshot_that_cannot_be_read_just_now_stays(
-    catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
+    catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     removing = remove(catalog, [5])
 
     def unavailable(*_: object) -> Any:
-        raise Unavailable("the store is away")
+        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(recording, "taken_out", unavailable)
@@ -120,6 +132,31 @@ def test_a_snapshot_that_cannot_be_read_just_now_stays(
     go_on(catalog, 1)
     assert recorded(catalog) == "5-6"
     assert len(table_of(catalog).metadata.snapshots) == KEPT
+
+
+def test_a_snapshot_that_is_never_read_holds_so_many_others_and_no_more(
+    catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    remove(catalog, [5])
+
+    def denied(*_: object) -> Any:
+        raise Denied("for ever")
+
+    monkeypatch.setattr(recording, "taken_out", denied)
+    monkeypatch.setattr(recording, "_HELD_MAX", 7)
+    counts = []
+    for number in range(2 * KEPT + 20):
+        feed(catalog, [100 + number])
+        if number == KEPT // 2:
+            remove(catalog, [6])
+        counts.append(len(table_of(catalog).metadata.snapshots))
+    assert max(counts) == KEPT + 7
+    assert counts[-1] == KEPT
+    (found,) = verify_topic(catalog, "t").partitions
+    assert (found.rows, len(found.missing)) == (98 + 2 * KEPT + 20, 1)
+    told = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    assert told.count("what a snapshot removed cannot be recorded") == 2
+    assert told.count("a snapshot is kept until it can be read") >= 14
 
 
 def test_what_nobody_can_read_is_let_go_of(

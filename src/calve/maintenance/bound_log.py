@@ -7,6 +7,7 @@ at all, it is taken to be on another one.
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from calve.errors import NotFound
@@ -16,12 +17,22 @@ from calve.wal import OsFiles
 from calve.wal.layout import LogLayout, is_log
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from calve.model import TableName
     from calve.settings import Settings
-    from calve.topics.topic import Binding
 
 
-def streams_bound_here(settings: Settings | None, topic: TableName) -> dict[int, Binding]:
+@dataclass(frozen=True, slots=True)
+class BoundStream:
+    """The stream of a partition. `begins_at` where it takes over from another one, if it does."""
+
+    log_id: UUID
+    stream_id: UUID
+    begins_at: int | None
+
+
+def streams_bound_here(settings: Settings | None, topic: TableName) -> dict[int, BoundStream]:
     """By partition: what this lake's ingest process has taken in, if it ever took in anything."""
     if settings is None:
         return {}
@@ -36,4 +47,7 @@ def streams_bound_here(settings: Settings | None, topic: TableName) -> dict[int,
         return {}
     partition = settings.ingest.partition
     bound = found.partitions.get(partition) if found else None
-    return {} if bound is None else {partition: bound}
+    if found is None or bound is None:
+        return {}
+    begins_at = found.first_offsets.get(partition)
+    return {partition: BoundStream(bound.log_id, bound.stream_id, begins_at)}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from calve.errors import Conflict, Corruption, NotFound
 from calve.maintenance.verification import LogState, told
@@ -24,68 +24,79 @@ from calve.wal.identity import require_stream
 from calve.wal.layout import LogLayout, is_log
 
 if TYPE_CHECKING:
-    from calve.topics.topic import Binding
+    from calve.maintenance.bound_log import BoundStream
 
 _HEX: Final = 16
+# Why a log cannot be opened.
+Damage: TypeAlias = Conflict | Corruption
 
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
     """Where to look for a topic's log: in a directory that was given, or else where the lake's own
-    is, with the streams that this must have."""
+    is. `bound` are the streams that this must have."""
 
     given: Path | None = None
     own: Path | None = None
-    bound: Callable[[TableName], Mapping[int, Binding]] = lambda _: {}
+    bound: Callable[[TableName], Mapping[int, BoundStream]] = lambda _: {}
 
 
 @contextmanager
 def opened_log(topic: TableName, at: Whereabouts) -> Iterator[TopicLog | None]:
     """The topic's log; None if it is the lake's own, which neither has the topic nor must have it.
 
-    NotFound if there is none where one was given.
+    One that cannot be opened is told of by `check`. NotFound if there is none where one was given.
     """
-    if at.given is not None:
-        with LogReader(at.given) as reader:
-            yield TopicLog(at.given, reader, topic, {})
-    elif at.own is None:
+    place = at.given or at.own
+    if place is None:
         yield None
-    else:
-        bound = at.bound(topic)
-        with _reader(at.own) as found:
-            log = TopicLog(at.own, found, topic, bound)
-            yield log if log.partitions else None
+        return
+    bound = at.bound(topic)
+    with _reader(place, is_given=at.given is not None) as found:
+        log = TopicLog(place, found, topic, bound, must_be_there=at.given is None)
+        yield log if log.partitions or at.given is not None else None
 
 
 @contextmanager
-def _reader(place: Path) -> Iterator[LogReader | None]:
-    if not is_log(OsFiles(), LogLayout(place)):
+def _reader(place: Path, *, is_given: bool) -> Iterator[LogReader | Damage | None]:
+    if not is_given and not is_log(OsFiles(), LogLayout(place)):
         yield None
         return
-    with LogReader(place) as reader:
+    try:
+        opened = LogReader(place)
+    except (Conflict, Corruption) as error:
+        yield error
+        return
+    with opened as reader:
         yield reader
 
 
 class TopicLog:
-    """The streams of one topic in a log. Those that are `bound` must be there."""
+    """The streams of one topic in a log, and those that the registry says are `bound` to it."""
 
     def __init__(
         self,
         place: Path,
-        reader: LogReader | None,
+        found: LogReader | Damage | None,
         topic: TableName,
-        bound: Mapping[int, Binding],
+        bound: Mapping[int, BoundStream],
+        *,
+        must_be_there: bool = True,
     ) -> None:
         self._place = place
-        self._open = reader
-        streams = reader.streams if reader else ()
+        self._damage = None if isinstance(found, LogReader) else found
+        self._open = found if isinstance(found, LogReader) else None
+        streams = self._open.streams if self._open else ()
         self._streams = {each.partition: each for each in streams if each.topic == topic}
-        self._bound = bound
+        self._known = bound
+        self._bound = bound if must_be_there else {}
         self._topic = topic
 
     @property
     def partitions(self) -> set[int]:
-        return {*self._streams, *self._bound}
+        """Those of the topic; the first one for a log that cannot say which it has."""
+        known = {*self._streams, *self._bound}
+        return known or ({0} if self._damage else set())
 
     @property
     def _reader(self) -> LogReader:
@@ -101,25 +112,35 @@ class TopicLog:
         """
         stream = self._streams.get(partition)
         bound = self._bound.get(partition)
+        if self._damage is not None:
+            is_elsewhere = bool(self._bound) and bound is None
+            return None if is_elsewhere else LogState(None, None, (told(self._damage),))
         if bound is not None and (stream is None or stream.id != bound.stream_id):
             return LogState(None, None, (self._missing(partition, bound, before),))
         if stream is None and self.partitions:
             return None
         if stream is None:
-            told = (f"the log has no topic {self._topic} with partition {partition}",)
-            return LogState(None, None, told if before is not None else ())
-        self._reader.refresh()
-        offsets = self._reader.offsets(stream)
+            absent = (f"the log has no topic {self._topic} with partition {partition}",)
+            return LogState(None, None, absent if before is not None else ())
+        return self._checked(stream, before, newest)
+
+    def _checked(
+        self, stream: Stream, before: Position | None, newest: Callable[[], Position | None]
+    ) -> LogState:
+        first: int | None = None
+        durable: int | None = None
         problems: list[str] = []
         holes: list[tuple[int, int]] = []
         with _noted(problems):
+            self._reader.refresh()
+            offsets = first, durable = self._reader.offsets(stream)
             self._require_same(stream, offsets, before, newest())
             if before is not None:
-                self._reader.require_content(stream, _claim(before))
+                self._reader.require_content(stream, self._claim(stream, before))
             start = before.offset if before else 0
             holes.extend(self._tail_holes(stream, start, offsets.durable))
         lost = Ranges.of_runs(Runs.of_pairs(holes))
-        return LogState(offsets.first, offsets.durable, tuple(problems), lost.ranges)
+        return LogState(first, durable, tuple(problems), lost.ranges)
 
     def holes(self, partition: int, wanted: Runs) -> Runs:
         """The offsets among those wanted that the log knows to be lost."""
@@ -132,8 +153,8 @@ class TopicLog:
         return Runs.of_pairs(found)
 
     def _holes(self, stream: Stream, first: int, end: int) -> Iterator[tuple[int, int]]:
-        begins, durable = self._reader.offsets(stream)
         try:
+            begins, durable = self._reader.offsets(stream)
             for entry in self._reader.read(stream, max(first, begins), min(end, durable)):
                 if entry.kind == Kind.HOLE:
                     yield entry.first_offset, entry.end_offset
@@ -141,7 +162,7 @@ class TopicLog:
             # What went meanwhile or cannot be read explains nothing; `check` tells of damage.
             return
 
-    def _missing(self, partition: int, bound: Binding, before: Position | None) -> str:
+    def _missing(self, partition: int, bound: BoundStream, before: Position | None) -> str:
         if self._open is None:
             found = "where no log is"
         elif self._open.log_id != bound.log_id:
@@ -156,18 +177,28 @@ class TopicLog:
             f"`calve topic alter {self._topic} --new-log` goes on where the table ends)"
         )
 
-    @staticmethod
     def _require_same(
-        stream: Stream, offsets: Offsets, before: Position | None, after: Position | None
+        self, stream: Stream, offsets: Offsets, before: Position | None, after: Position | None
     ) -> None:
         if before is not None:
             first = min(offsets.first, before.offset)
-            claim = _claim(before)
+            claim = self._claim(stream, before)
             require_stream(stream, claim, first=first, durable=offsets.durable)
-        claim = _claim(after) if after else Claim(stream.id, 0)
+        claim = self._claim(stream, after) if after else Claim(stream.id, 0)
         committed = claim.committed or 0
         durable = max(offsets.durable, committed)
         require_stream(stream, claim, first=offsets.first, durable=durable)
+
+    def _claim(self, stream: Stream, position: Position) -> Claim:
+        """What a table remembers of a stream, or of the one that this has taken over from.
+
+        As the pipeline has it: somebody has decided so, and it begins where the table ended.
+        """
+        known = self._known.get(stream.partition)
+        begins_at = known.begins_at if known and known.stream_id == stream.id else None
+        if begins_at == position.offset == stream.first_offset and position.log != stream.id:
+            return Claim(stream.id, position.offset)
+        return Claim(position.log, position.offset, _number(position.checksum))
 
     def _tail_holes(self, stream: Stream, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Read the tail, which must be without a gap; the holes in it."""
@@ -185,10 +216,6 @@ class TopicLog:
         except NotFound:
             # They are in the table by now, and the log has let go of them.
             return
-
-
-def _claim(position: Position) -> Claim:
-    return Claim(position.log, position.offset, _number(position.checksum))
 
 
 def _number(checksum: str) -> int | None:

@@ -98,4 +98,4 @@ def _set_back(letters: Table, table: Table) -> Iterator[str]:
         try:
             require_not_set_back(letters, table, partition)
         except Corruption as error:
-            yield error.message
+            yield told(error)

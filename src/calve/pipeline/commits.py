@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import pickle
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from calve.errors import CalveError, Conflict, Corruption, NotFound
@@ -18,17 +19,19 @@ from calve.pipeline.feed import Parcel
 from calve.pipeline.prepare import replaced_log
 from calve.pipeline.waits import BRIEF_RETRY
 from calve.protocol import error_of
+from calve.tables.dead_letters import LET_GO
 from calve.tables.expiry import clear_away
 from calve.tables.offsets import LogRange, commit_range
 from calve.tables.positions import committed_position
 from calve.tables.ranges import Ranges
 from calve.tables.staging import Edit
-from calve.tables.topic_tables import lacking_properties
+from calve.tables.topic_tables import lacking_properties, require_topic_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
 
     from calve.clock import Clock
     from calve.pipeline.dead_letters import DeadLetterCommits
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from calve.pipeline.tables import TopicTables
     from calve.pipeline.work import PieceDone
     from calve.settings import Settings
+    from calve.topics.topic import Topic
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -107,18 +111,12 @@ class Commits:
             done = commit_range(
                 table,
                 parcel.rows,
-                Edit(
-                    added=parcel.files,
-                    schema=parcel.schema,
-                    properties={
-                        **lacking_properties(table, work.topic.name),
-                        **naming(table, parcel),
-                    },
-                ),
+                Edit(added=parcel.files, schema=parcel.schema),
                 operation_id=parcel.operation_id,
                 last_seen=feed.last_seen,
                 replaces=replaced_log(work.topic, feed, committed_position(table, feed.number)),
                 retry=BRIEF_RETRY,
+                properties_for=partial(_properties, work.topic, parcel),
             )
         except (Conflict, Corruption, NotFound):
             # Somebody else has changed the table or was faster; what it is now has to be read.
@@ -150,6 +148,12 @@ class Commits:
         )  # fmt: skip
 
 
+def _properties(topic: Topic, parcel: Parcel, table: Table) -> dict[str, str]:
+    """What the commit of a parcel sets in a table that is still the topic's."""
+    require_topic_table(table, topic.name, is_bound=topic.is_bound)
+    return {**lacking_properties(table, topic.name), **naming(table, parcel)}
+
+
 def _is_good(done: PieceDone) -> bool:
     return done.problem is None and not done.needs_dead_letters
 
@@ -163,6 +167,7 @@ def _parcel(
     work: TopicWork, part: PartitionWork, done: Sequence[PieceDone], written_at: float
 ) -> Parcel:
     assert work.schema is not None
+    assert work.table is not None
     pieces = part.pieces[: len(done)]
     lost = Ranges.exact(*(pair for each in done for pair in each.lost))
     rows = LogRange(
@@ -187,4 +192,5 @@ def _parcel(
         by_age=part.by_age,
         is_skip=bool(pieces[0].set_aside),
         written_at=written_at,
+        let_go=work.table.properties.get(LET_GO, ""),
     )

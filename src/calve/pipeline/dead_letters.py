@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from calve.errors import Conflict
 from calve.pipeline.waits import BRIEF_RETRY
 from calve.tables.dead_letters import (
     LET_GO,
     PendingDeadLetters,
-    are_let_go,
     as_reached,
     ensure_dead_letter_table,
     named_dead_letters,
@@ -80,11 +80,20 @@ class DeadLetterCommits:
 def naming(table: Table, parcel: Parcel) -> dict[str, str]:
     """The properties with which the commit of a range names what it sets aside.
 
-    What the range before it has set aside is in the table of dead letters by now.
+    What the range before it has set aside is in the table of dead letters by now. Conflict if that
+    was dropped since the range was written for it: its files may have gone with it.
     """
     rows = parcel.rows
     before = named_dead_letters(table.properties, rows.partition)
     reached = as_reached(before.end, rows.partition) if before else {}
+    let_go = table.properties.get(LET_GO, "")
+    if let_go not in {"", parcel.let_go} and (parcel.dead_letters or before):
+        raise Conflict(
+            f"the dead letters of {'.'.join(table.name())} were dropped while rows were written "
+            "for them",
+            hint="the pipeline writes the rows again, for a new table of dead letters",
+        )
+    anew = {LET_GO: ""} if let_go and (parcel.dead_letters or before) else {}
     if parcel.dead_letters:
         named = PendingDeadLetters(
             start=rows.start,
@@ -92,7 +101,6 @@ def naming(table: Table, parcel: Parcel) -> dict[str, str]:
             operation=parcel.operation_id,
             files=tuple(file.file_path for file in parcel.dead_letters),
         )
-        anew = {LET_GO: ""} if are_let_go(table.properties) else {}
         return {**named.entry(rows.partition), **reached, **anew}
     nothing = no_dead_letters(rows.partition)
-    return {**{name: "" for name in nothing if table.properties.get(name)}, **reached}
+    return {**{name: "" for name in nothing if table.properties.get(name)}, **reached, **anew}

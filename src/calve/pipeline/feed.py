@@ -44,6 +44,7 @@ class Parcel:
     by_age: bool
     is_skip: bool  # all of its rows are set aside
     written_at: float  # by the clock that never jumps
+    let_go: str  # what the table said of dead letters that were dropped, when it was read
 
     @property
     def paths(self) -> list[str]:

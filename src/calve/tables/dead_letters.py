@@ -4,8 +4,9 @@ Its rows have offsets of the topic's log. An offset is in the topic's table or i
 commit to the topic's table names the files with the rows that were set aside in its range, in the
 property `calve.dead_letters.<partition>`, and they are committed to this table after it. Once that
 property is there, even empty, this table must be; `calve.dead_letters.let_go` says that it was
-dropped on purpose. `calve.dead_letters.reached.<partition>` says how far it had come when the next
-range was committed: it never has less, unless somebody has set it back.
+dropped on purpose, and names the snapshot that recorded it. How far it had come when the next range
+was committed is in `calve.dead_letters.reached.<partition>`: it never has less, unless somebody has
+set it back.
 """
 
 from __future__ import annotations
@@ -219,6 +220,14 @@ def are_let_go(properties: Mapping[str, str]) -> bool:
 def had_dead_letters(properties: Mapping[str, str]) -> bool:
     """Whether the topic's table says that a table with dead letters must be there."""
     return bool(named_partitions(properties)) and not are_let_go(properties)
+
+
+def awaits_letters(properties: Mapping[str, str]) -> bool:
+    """Whether the topic's table knows anything of dead letters that were not let go."""
+    return had_dead_letters(properties) or any(
+        properties.get(f"{_PENDING}{each}") or reached_letters(properties, each)
+        for each in named_partitions(properties)
+    )
 
 
 def files_named_by(table: Table) -> set[str]:

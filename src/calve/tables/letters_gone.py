@@ -18,7 +18,7 @@ from calve.tables.commit import Committed, TableCommit
 from calve.tables.dead_letters import (
     LET_GO,
     as_reached,
-    had_dead_letters,
+    awaits_letters,
     named_dead_letters,
     named_partitions,
     no_dead_letters,
@@ -42,11 +42,13 @@ def is_accepted(catalog: LakeCatalog, name: str, *, force: bool, dry_run: bool) 
     """
     fed = _fed(catalog, name)
     letters = catalog.find_table(name)
-    is_gone = letters is None and fed is not None and force
+    is_awaited = fed is not None and awaits_letters(fed.properties)
+    is_gone = letters is None and is_awaited and force
     if not is_gone:
         refuse_loss(catalog.load_table(name), force=force)
-    if fed is not None and not dry_run:
-        _record(fed, letters)
+    is_own = letters is not None and feeding_topic(letters) is not None
+    if fed is not None and (is_awaited or is_own) and not dry_run:
+        _Record(catalog, name, fed).commit()
     return is_gone
 
 
@@ -59,43 +61,65 @@ def allow_rename(catalog: LakeCatalog, name: str, *, force: bool) -> None:
     refuse_loss(table, force=force)
     fed = _fed(catalog, name)
     if fed is not None and _is_earlier(fed, table):
-        _record(fed, table)
+        _Record(catalog, name, fed).commit()
 
 
 def _fed(catalog: LakeCatalog, name: str) -> Table | None:
-    """The topic's own table, if it says that these dead letters must be there."""
+    """The table of the topic whose dead letters have that name."""
     parsed = TableName.parse(name)
     table = catalog.find_table(parsed.topic) if parsed.is_dead_letters else None
-    if table is None or feeding_topic(table) != parsed.topic:
-        return None
-    return table if had_dead_letters(table.properties) else None
+    return table if table is not None and feeding_topic(table) == parsed.topic else None
 
 
-def _record(fed: Table, letters: Table | None) -> None:
-    # They load what reads data files, which whoever drops another table need not wait for.
-    from calve.tables.offset_scan import offset_files, read_offsets
-    from calve.tables.recording import with_record
+class _Record:
+    """The commit to a topic's table that says that its dead letters are let go of.
 
-    removals = Removals()
-    if letters is not None and not _is_earlier(fed, letters):
-        files = offset_files(letters, letters.metadata.current_snapshot_id)
-        there = Removals.of_runs(read_offsets(letters, files))
-        removals = Removals.parse(letters.properties).merged(there)
-    commit = TableCommit(fed)
+    It is made even where nothing was ever set aside: a range that is on its way with rows for the
+    table that is about to go must not be committed on top of what it was prepared for.
+    """
 
-    def attempt() -> Committed:
-        edit = Edit(properties=_let_go(commit.table, letters))
-        return commit.attempt(with_record(commit.table, edit, removals, branch=MAIN_BRANCH))
+    def __init__(self, catalog: LakeCatalog, name: str, fed: Table) -> None:
+        self._catalog = catalog
+        self._name = name
+        self._commit = TableCommit(fed)
+        self._there: dict[int | None, Removals] = {}
 
-    commit.repeat(attempt)
+    def commit(self) -> None:
+        self._commit.repeat(self._attempt)
+
+    def _attempt(self) -> Committed:
+        from calve.tables.recording import with_record
+
+        fed = self._commit.table
+        # After the topic's table: what comes into it later fails the attempt.
+        letters = self._catalog.find_table(self._name)
+        edit = Edit(
+            properties=_let_go(fed, letters),
+            stamp=lambda snapshot_id: {LET_GO: str(snapshot_id)},
+        )
+        removals = Removals()
+        if letters is not None and not _is_earlier(fed, letters):
+            removals = Removals.parse(letters.properties).merged(self._offsets(letters))
+        return self._commit.attempt(with_record(fed, edit, removals, branch=MAIN_BRANCH))
+
+    def _offsets(self, letters: Table) -> Removals:
+        """Those of a snapshot are read once, however often the topic's table moves on."""
+        # They load what reads data files, which whoever drops another table need not wait for.
+        from calve.tables.offset_scan import offset_files, read_offsets
+
+        snapshot_id = letters.metadata.current_snapshot_id
+        if snapshot_id not in self._there:
+            files = offset_files(letters, snapshot_id)
+            self._there[snapshot_id] = Removals.of_runs(read_offsets(letters, files))
+        return self._there[snapshot_id]
 
 
 def _let_go(fed: Table, letters: Table | None) -> dict[str, str]:
-    """The properties that say so. Files that the table has are not named any more.
+    """The properties besides. Files that the table has are not named any more.
 
     Conflict if it is about to get some.
     """
-    found = {LET_GO: "yes"}
+    found: dict[str, str] = {}
     for partition in named_partitions(fed.properties):
         found |= as_reached(None, partition)
     if letters is not None and _is_earlier(fed, letters):

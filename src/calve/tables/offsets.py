@@ -12,7 +12,7 @@ data files are not looked at.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -122,13 +122,15 @@ def commit_range(  # noqa: PLR0913
     last_seen: Position | None = None,
     replaces: UUID | None = None,
     retry: CommitRetry | None = None,
+    properties_for: Callable[[Table], Mapping[str, str]] | None = None,
 ) -> RangeCommit:
     """Commit a range's data files, or find that the range is in the table already.
 
     `table` is what the files were written for, unless `edit` has the schema; it may be out of date.
     `last_seen` is how far the caller knows the table to have come; one that is behind it is
     refused. A log that takes over from another names it in `replaces`, and begins where it ended.
-    `retry` says how often, where that is not the table's to say.
+    `retry` says how often, where that is not the table's to say. `properties_for` gives properties
+    that follow from the table's own, of the table that an attempt asserts; it may refuse that.
 
     Conflict if the range does not follow, or the log is not the table's; Corruption if the table
     was rewound or its property edited: both say what to do. Unavailable and UnknownOutcome invite
@@ -137,7 +139,7 @@ def commit_range(  # noqa: PLR0913
     """
     _require_fitting(rows, edit)
     commit = TableCommit(table, retry=retry, is_told_otherwise=True)
-    judge = _Judge(rows, last_seen, replaces)
+    judge = _Judge(rows, last_seen, replaces, properties_for or (lambda _: {}))
     retirement = Retirement()
     fitted = edit if edit.schema else replace(edit, schema=table.schema())
 
@@ -150,7 +152,8 @@ def commit_range(  # noqa: PLR0913
             verdict = judge.verdict(commit.table)
         if verdict is not None:
             return verdict
-        prepared = _prepared(commit.table, rows, fitted, operation_id)
+        told = judge.properties(commit.table)
+        prepared = _prepared(commit.table, rows, fitted, operation_id, told)
         return commit.attempt(retirement.making_room(commit.table, prepared))
 
     outcome = commit.repeat(attempt)
@@ -199,7 +202,14 @@ _Verdict: TypeAlias = _Present | _Refused
 class _Judge:
     """Says from the table alone whether a range is to be committed."""
 
-    def __init__(self, rows: LogRange, last_seen: Position | None, replaces: UUID | None) -> None:
+    def __init__(
+        self,
+        rows: LogRange,
+        last_seen: Position | None,
+        replaces: UUID | None,
+        properties: Callable[[Table], Mapping[str, str]],
+    ) -> None:
+        self.properties = properties
         self._rows = rows
         self._last_seen = last_seen
         self._replaces = replaces
@@ -214,7 +224,7 @@ class _Judge:
                 _require_same_rows(table, self._rows, position)
         except CalveError as refusal:
             return _Refused(refusal)
-        return self._place(table, position)
+        return self._place(table, position) or self._refusal(table)
 
     def _place(self, table: Table, position: Position | None) -> _Verdict | None:
         rows = self._rows
@@ -231,6 +241,13 @@ class _Judge:
             context={"committed": str(committed), "range": str(rows)},
         )
         return _Refused(error, is_past=committed > rows.start)
+
+    def _refusal(self, table: Table) -> _Refused | None:
+        try:
+            self.properties(table)
+        except CalveError as refusal:
+            return _Refused(refusal)
+        return None
 
     def _require_log(self, table: Table, position: Position) -> None:
         rows = self._rows
@@ -266,7 +283,9 @@ def _require_same_rows(table: Table, rows: LogRange, position: Position) -> None
         )
 
 
-def _prepared(table: Table, rows: LogRange, edit: Edit, operation_id: str) -> Edit:
+def _prepared(
+    table: Table, rows: LogRange, edit: Edit, operation_id: str, told: Mapping[str, str]
+) -> Edit:
     return replace(
         edit,
         summary={
@@ -276,6 +295,7 @@ def _prepared(table: Table, rows: LogRange, edit: Edit, operation_id: str) -> Ed
         },
         properties={
             **edit.properties,
+            **told,
             **_first_time(table),
             # Before somebody removes the schemas that tell of it.
             **unrecorded_memory(table),

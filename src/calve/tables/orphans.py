@@ -132,13 +132,18 @@ def drop_and_purge(
 ) -> RemovedFiles:
     """Take the table out of the catalog, then delete all files in its directories.
 
-    Files elsewhere that it referred to are left: they may be somebody else's. Refused as the
-    removal of orphans is.
+    Files elsewhere that it referred to are left: they may be somebody else's. So are files that a
+    topic has named for the table of dead letters that comes after it. Refused as the removal of
+    orphans is.
     """
+    from calve.tables.dead_letters import files_awaited_by
+
     table = catalog.load_table(name)
     require_deletable(catalog, table)
+    awaited = files_awaited_by(catalog, str(name))
     with translating():
-        listed = list(own_files(table))
+        left = {file_name(file) for file in awaited - needed_files(table)} if awaited else set()
+        listed = [file for file in own_files(table) if _belongs_to(file) not in left]
         if dry_run:
             return _removed(listed, is_dry_run=True)
         catalog.drop_table(name)

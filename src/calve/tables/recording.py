@@ -9,7 +9,7 @@ snapshots themselves tell.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Final
@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
-from calve.errors import CalveError, InvalidRequest, NotFound, Unavailable
+from calve.errors import CalveError, Corruption, InvalidRequest, NotFound
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.feeding import feeding_topic
 from calve.tables.outcome import said
@@ -30,6 +30,8 @@ from calve.tables.staging import FORMAT_VERSION_MAX, Edit
 _LOG: Final = logging.getLogger(__name__)
 # For each, the files are read that it replaced: one commit must not take on too many.
 _READ_MAX: Final = 8
+# Each makes the next commits slower.
+_HELD_MAX: Final = 1_000
 _UNRECORDED: Final = "what a snapshot removed cannot be recorded"
 
 
@@ -83,14 +85,16 @@ class Retirement:
         """The edit, with the oldest snapshots to forget, and the record of what nobody recorded.
 
         A snapshot that is not read just now stays, with all that came after it. One that never
-        can, because only Spark can read it or a file of it is gone, is let go of. `made_by` as in
-        `surplus_ids`.
+        can, because only Spark can read it or a file of it is gone or damaged, is let go of. So is
+        one that fails for whatever reason until it holds a thousand others: rows are committed all
+        the while, and metadata has to end somewhere. An audit then calls its rows missing.
+        `made_by` as in `surplus_ids`.
         """
         kept = snapshots_kept(table.metadata) - 1
         surplus = surplus_ids(table.metadata, kept, made_by=made_by)
         removals, ids, held = Removals(), list[int](), set[int | None]()
         for snapshot in _told_by(table, surplus):
-            if not self._is_settled(table, snapshot):
+            if not self._is_settled(table, snapshot, held_count=_held_count(surplus, snapshot)):
                 held |= {snapshot.id, snapshot.parent_id}
             elif (found := self._read[snapshot.id]) is not None:
                 removals = removals.merged(found)
@@ -98,21 +102,29 @@ class Retirement:
         edit = replace(edit, forgotten=[*takewhile(lambda each: each not in held, surplus)])
         return _with_others(table, edit, removals, ids) if ids else edit
 
-    def _is_settled(self, table: Table, snapshot: Ancestor) -> bool:
-        """Whether there is nothing more to learn of a snapshot."""
+    def _is_settled(self, table: Table, snapshot: Ancestor, *, held_count: int) -> bool:
+        """Whether there is nothing more to learn of a snapshot; else so many stay with it."""
         if snapshot.id in self._read:
             return True
         if len(self._read) == _READ_MAX:
             return False
         try:
             self._read[snapshot.id] = Removals.of_runs(taken_out(table, snapshot))
-        except Unavailable as error:
-            _LOG.warning("a snapshot is kept until it can be read", extra=_why(snapshot, error))
-            return False
-        except (CalveError, OSError, pa.ArrowException) as error:
+        except (CalveError, OSError, MemoryError, pa.ArrowException) as error:
+            may_pass = not isinstance(error, Corruption | NotFound | InvalidRequest)
+            if may_pass and held_count <= _HELD_MAX:
+                _LOG.warning("a snapshot is kept until it can be read", extra=_why(snapshot, error))
+                return False
             _LOG.warning(_UNRECORDED, extra=_why(snapshot, error))
             self._read[snapshot.id] = None
         return True
+
+
+def _held_count(surplus: Sequence[int], snapshot: Ancestor) -> int:
+    """How many of the snapshots that should go stay if one does, and its parent."""
+    return len(surplus) - min(
+        at for at, each in enumerate(surplus) if each in {snapshot.id, snapshot.parent_id}
+    )
 
 
 def _told_by(table: Table, snapshot_ids: Collection[int]) -> list[Ancestor]:

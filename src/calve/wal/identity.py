@@ -92,9 +92,9 @@ def require_stream(stream: Stream, claim: Claim, *, first: int, durable: int) ->
     if stream.id != claim.stream_id:
         raise Conflict(
             f"{stream.name} is stream {stream.id} in the log, but {claim.stream_id} was expected",
-            hint="the topic was deleted and made again, or this is another topic's log; if the "
-            "rows here are not wanted, `Log.delete_stream`, then `Log.create_stream` from the "
-            "table's committed offset on",
+            hint="the topic was deleted and made again, or this is another topic's log; `calve wal "
+            "inspect` shows what it holds. Bring back the log that was expected, or what was made "
+            "with this one",
             context=context,
         )
     if claim.committed is None:
