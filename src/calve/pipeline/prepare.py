@@ -69,7 +69,7 @@ class Preparation:
             for part in work.parts:
                 part.feed.committed = _begin(topic, part.feed)
             return False
-        self._publishing.require_not_rewound(topic, table)
+        self._publishing.require_not_rewound(topic, feed, table)
         self._tables.look_for_dead_letters(feed, topic, table)
         work.table, work.schema = table, grown_for(table, topic.schema)
         shape = shape_of(table, work.schema)
