@@ -954,20 +954,33 @@ def test_rows_that_a_catalog_refused_are_written_again_when_the_columns_have_cha
 
 
 @pytest.mark.parametrize(
-    ("row_bytes", "batch_rows", "batches", "same_share"),
-    [(50, 2_000, 280, 0.0), (50, 2_000, 280, 0.6), (50 * 1024, 2, 280, 0.0)],
+    ("target", "row_bytes", "batch_rows", "batches", "same_share", "files"),
+    [
+        (4 << 20, 50, 2_000, 280, 0.0, 8),
+        (4 << 20, 50, 2_000, 280, 0.6, 3),
+        (4 << 20, 50 * 1024, 2, 280, 0.0, 8),
+        (2 << 20, 200, 5_500, 5, 0.0, 3),  # frames of half of a file each
+        (2 << 20, 200, 4_500, 12, 0.0, 6),
+        (2 << 20, 200, 500, 242, 0.9, 1),  # near the target, and more by what a sample tells
+    ],
 )
 def test_a_backlog_becomes_files_of_the_tables_target_size(
-    make_settings: MakeSettings, row_bytes: int, batch_rows: int, batches: int, same_share: float
+    make_settings: MakeSettings,
+    *,
+    target: int,
+    row_bytes: int,
+    batch_rows: int,
+    batches: int,
+    same_share: float,
+    files: int,
 ) -> None:
-    target = 4 << 20
     with site(make_settings(**AT_ONCE, spark__master="local[2]")) as made:
         made.create(
             "blobs",
             schema={"id": "long", "blob": "binary"},
             properties={"write.target-file-size-bytes": str(target)},
         )
-        chance = Random(1)
+        chance = Random(7)
         same = bytes(int(row_bytes * same_share))  # which takes no room in a file
         for number in range(batches):
             blobs = [same + chance.randbytes(row_bytes - 8 - len(same)) for _ in range(batch_rows)]
@@ -978,8 +991,8 @@ def test_a_backlog_becomes_files_of_the_tables_target_size(
             for task in made.table("blobs").scan().plan_files()
         )
         made.require_each_once("blobs", batch_rows * batches)
-    assert len(sizes) > 2
     assert all(0.5 <= size <= 1 for size in sizes), sizes
+    assert len(sizes) == files
 
 
 def test_spark_that_fails_is_told_and_the_rows_wait(lake_site: Site) -> None:
