@@ -140,6 +140,8 @@ def test_they_are_discarded_when_it_is_meant(command: Command) -> None:
         (("replay", "orders"), 2, "say which"),
         (("replay", "orders", "--all", "--reason", "x"), 2, "say which"),
         (("discard", "orders", "--yes"), 2, "say which"),
+        (("discard", "orders", "--reason", "", "--yes"), InvalidRequest.exit_code, "reason"),
+        (("list", "orders", "--reason", ""), InvalidRequest.exit_code, "reason"),
         (("list", "orders", "--offsets", "x"), InvalidRequest.exit_code, "no range"),
         (("list", "orders", "--since", "x"), InvalidRequest.exit_code, "not a time"),
         (("list", "order"), NotFound.exit_code, "there is no topic order"),
@@ -174,3 +176,7 @@ def test_a_client_has_the_same_as_a_lake(tmp_path: Path) -> None:
             assert letters.discard(all=True)["count"] == 2
             with pytest.raises(InvalidRequest, match="not clear which"):
                 letters.discard()
+            with pytest.raises(InvalidRequest, match="reason"):
+                letters.discard(reason="")
+        with pytest.raises(InvalidRequest, match="reason"):
+            lake.dead_letters("orders").discard(reason="")
