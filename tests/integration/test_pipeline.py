@@ -995,6 +995,30 @@ def test_a_backlog_becomes_files_of_the_tables_target_size(
     assert len(sizes) == files
 
 
+def test_a_sample_is_followed_by_its_rows_at_once(make_settings: MakeSettings) -> None:
+    with site(make_settings(**AT_ONCE, pipeline__cycle_interval_ms=600_000)) as made:
+        made.create(
+            "blobs",
+            schema={"blob": "binary"},
+            properties={"write.target-file-size-bytes": str(1 << 20)},
+        )
+        steps: list[str] = []
+        pipeline = made.pipeline(reach=steps.append)
+        pipeline.run_cycle()  # in which it reads how far the table is
+        for _ in range(3):
+            made.send("blobs", pa.record_batch({"blob": [bytes(1 << 20)]}))
+        until = threading.Event()
+        thread = threading.Thread(target=pipeline.run, args=(until,))
+        thread.start()
+        deadline = time.monotonic() + 20
+        while made.committed("blobs") < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        until.set()
+        thread.join()
+        made.require_each_once("blobs", 3)
+        assert steps.count("written") == 2, "a sample, and its rows"
+
+
 def test_spark_that_fails_is_told_and_the_rows_wait(lake_site: Site) -> None:
     lake_site.send("orders", rows(1))
     lost = ["the job", "and another, without rows"]

@@ -64,6 +64,12 @@ class CycleReport:
     commits: int = 0
     rows: int = 0
     dead_letters: int = 0
+    has_more: bool = False  # such as rows of which a sample was written first
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next cycle is to follow at once."""
+        return self.commits > 0 or self.has_more
 
 
 class Pipeline:
@@ -135,6 +141,7 @@ class Pipeline:
             commits=sum(work.commits for work in well),
             rows=sum(work.rows for work in well),
             dead_letters=sum(work.dead_letters for work in well),
+            has_more=any(work.feed.is_due_now for work in well),
         )
 
     def run(self, until: threading.Event) -> None:
@@ -153,7 +160,7 @@ class Pipeline:
                     raise
                 _LOG.warning("a cycle failed: %s", error.message)
                 report = CycleReport()
-            if not report.commits:
+            if not report.goes_on:
                 until.wait(self._settings.pipeline.cycle_interval_ms / 1000)
 
     def drain(self, timeout_seconds: float) -> bool:
@@ -172,7 +179,7 @@ class Pipeline:
                     return True
                 if self._clock.monotonic() >= deadline:
                     return False
-                if not report.commits:
+                if not report.goes_on:
                     pause.wait(_DRAIN_PAUSE_SECONDS)
         finally:
             self._backlog.is_draining = False
