@@ -319,8 +319,8 @@ def test_topics_are_paused_alone_or_all_together(state: State) -> None:
 
 
 def test_a_skip_holds_until_the_table_has_passed_it(state: State) -> None:
-    state.request_skip(TOPIC, 0, 20)
-    state.request_skip(TOPIC, 0, 10)
+    assert state.request_skip(TOPIC, 0, 20) == 20
+    assert state.request_skip(TOPIC, 0, 10) == 20
     assert state.pipeline_orders().skips == {HERE: 20}
     state.publish_committed(TOPIC, 0, log_id=LOG, offset=19)
     assert state.pipeline_orders().skips == {HERE: 20}

@@ -39,8 +39,11 @@ class Two:
     second: Intake
     settings: Settings
 
-    def fill(self, pipeline: Pipeline, *, bad_after: int | None = None) -> None:
-        """Rows of both partitions, and a topic's table that then has less than all of them."""
+    def fill(self, pipeline: Pipeline, *, bad_after: int | None = None) -> str:
+        """Rows of both partitions, and a topic's table that then has less than all of them.
+
+        Where the metadata is of the table that had them.
+        """
         copied = ""
         for number in range(COMMITTED):
             self.first.send("orders", [{"id": number, "text": LARGE}])
@@ -52,9 +55,20 @@ class Two:
             assert pipeline.drain(30)
             if number == COPIED - 1:
                 copied = self.first.table("orders").metadata_location
+        newer = self.first.table("orders").metadata_location
+        self.bring(copied)
+        return newer
+
+    def bring(self, metadata_location: str) -> None:
+        """Have the catalog know another state of the table."""
         name = self.first.table("orders").name()
         self.first.catalog.iceberg.drop_table(name)
-        self.first.catalog.iceberg.register_table(name, copied)
+        self.first.catalog.iceberg.register_table(name, metadata_location)
+
+    def reached(self) -> list[int]:
+        """How far the table is with each partition, as a flush and the logs go by."""
+        topic = self.first.intake.topics.topic(ORDERS)
+        return [self.first.state.reached(topic.id, partition) for partition in (0, 1)]
 
     def roll_back(self, settings: Settings | None = None, log: Path | None = None) -> None:
         with IcebergManager(settings or self.settings) as manager:
@@ -162,3 +176,21 @@ def test_a_replay_that_dead_letters_forbid_tells_how_to_keep_the_rows_of_all_par
     assert run_command([*words, *logs], monkeypatch, capsys).code == 0
     ids = sorted(row["id"] for row in pq.read_table(kept).to_pylist())
     assert ids == [*range(COPIED, COMMITTED), *range(100 + COPIED, 100 + COMMITTED)]
+
+
+@pytest.mark.parametrize("fed", [0, 1])
+def test_a_flush_ends_when_the_newer_catalog_is_back_also_with_a_partition_that_got_no_rows(
+    two: Two, fed: int
+) -> None:
+    pipeline = two.first.pipeline(settings=two.settings)
+    newer = two.fill(pipeline)
+    if fed == 0:
+        two.first.send("orders", [{"id": 1, "text": "new"}])
+    else:
+        two.second.submit(ORDERS, pa.RecordBatch.from_pylist([{"id": 1, "text": "new"}])).wait()
+    assert not pipeline.drain(0.5)
+    assert two.reached() == [COPIED, COPIED], "no log lets go of what the table lacks"
+    two.bring(newer)
+    assert pipeline.drain(30)
+    assert two.reached() == [COMMITTED + (fed == 0), COMMITTED + (fed == 1)]
+    assert two.first.intake.flush(ORDERS, 5).committed == COMMITTED + (fed == 0)

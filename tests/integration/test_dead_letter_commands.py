@@ -84,6 +84,33 @@ def test_one_is_shown(command: Command) -> None:
     assert command("show", "orders", "9").code == NotFound.exit_code
 
 
+@pytest.mark.parametrize(
+    ("original", "shown"),
+    [
+        (b'{"id": "\x1b[2J\x1b]0;gr\xc3\xbcn\x07"}', r'{"id": "\x1b[2J\x1b]0;grün\x07"}'),
+        (b'{\t"id":\r\n "\xc2\x9b1m"}\n', '{\t"id":\\r\n "\\x9b1m"}\n'),
+        ("\u202egnp".encode(), r"\u202egnp"),
+    ],
+)
+def test_what_a_producer_sent_does_nothing_to_the_terminal_that_shows_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    original: bytes,
+    shown: str,
+) -> None:
+    with calve.open(tmp_path) as lake:
+        lake.intake.create_topic(ORDERS, TopicSpec(schema={"id": "long"}))
+        lake.intake.submit(ORDERS, [Rejected(original, "text/plain", "no row")]).wait()
+        drain(lake.intake, lake.catalog, ORDERS)
+    # As on a terminal: what goes into a pipe is cleaned by click.
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda *_: False)
+    words = ["calve", "dead-letter", "show", "orders", "0", "--data", str(tmp_path)]
+    done = run_command(words, monkeypatch, capsys)
+    assert done.out.endswith(f"\n\n{shown}\n")
+    assert run_command([*words, "--raw"], monkeypatch, capsys).out.encode() == original
+
+
 def test_they_are_replayed_once(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "ROUND_ROWS_MAX", 3)
     tried = command("replay", "orders", "--all", "--dry-run", "--json").json()
@@ -113,6 +140,8 @@ def test_they_are_discarded_when_it_is_meant(command: Command) -> None:
         (("replay", "orders"), 2, "say which"),
         (("replay", "orders", "--all", "--reason", "x"), 2, "say which"),
         (("discard", "orders", "--yes"), 2, "say which"),
+        (("discard", "orders", "--reason", "", "--yes"), InvalidRequest.exit_code, "reason"),
+        (("list", "orders", "--reason", ""), InvalidRequest.exit_code, "reason"),
         (("list", "orders", "--offsets", "x"), InvalidRequest.exit_code, "no range"),
         (("list", "orders", "--since", "x"), InvalidRequest.exit_code, "not a time"),
         (("list", "order"), NotFound.exit_code, "there is no topic order"),
@@ -147,3 +176,7 @@ def test_a_client_has_the_same_as_a_lake(tmp_path: Path) -> None:
             assert letters.discard(all=True)["count"] == 2
             with pytest.raises(InvalidRequest, match="not clear which"):
                 letters.discard()
+            with pytest.raises(InvalidRequest, match="reason"):
+                letters.discard(reason="")
+        with pytest.raises(InvalidRequest, match="reason"):
+            lake.dead_letters("orders").discard(reason="")

@@ -93,6 +93,8 @@ def test_many_replays_at_once_land_each_row_once(letters: Serving) -> None:
     ("method", "path", "body", "status", "told"),
     [
         ("GET", PATH + "?offsets=x", None, 400, "no range"),
+        ("GET", PATH + "?reason=", None, 400, "reason"),
+        ("POST", PATH + "/discard", {"reason": ""}, 400, "reason"),
         ("GET", PATH + "?limit=0", None, 400, "limit"),
         ("GET", PATH + "?since=yesterday", None, 400, "not a time"),
         ("GET", PATH + "?since=0001-01-01T00:00:00%2B10:00", None, 400, "not a time"),

@@ -842,7 +842,7 @@ def test_a_commit_that_hangs_holds_up_nobody_and_counts_when_it_is_done(
         assert not pipeline.drain(1)
     assert (lake_site.committed("t0"), lake_site.committed("t1")) == (0, 2)
     told = [each.error for each in lake_site.state.progress().partitions.values() if each.error]
-    assert told == ["the catalog or the store of table t0 does not answer"]
+    assert told == ["the catalog or the store of table t0 has not answered for 0.2 seconds"]
     go_on.set()
     assert pipeline.drain(30)
     lake_site.require_each_once("t0", 2)
@@ -954,20 +954,33 @@ def test_rows_that_a_catalog_refused_are_written_again_when_the_columns_have_cha
 
 
 @pytest.mark.parametrize(
-    ("row_bytes", "batch_rows", "batches", "same_share"),
-    [(50, 2_000, 280, 0.0), (50, 2_000, 280, 0.6), (50 * 1024, 2, 280, 0.0)],
+    ("target", "row_bytes", "batch_rows", "batches", "same_share", "files"),
+    [
+        (4 << 20, 50, 2_000, 280, 0.0, 8),
+        (4 << 20, 50, 2_000, 280, 0.6, 3),
+        (4 << 20, 50 * 1024, 2, 280, 0.0, 8),
+        (2 << 20, 200, 5_500, 5, 0.0, 3),  # frames of half of a file each
+        (2 << 20, 200, 4_500, 12, 0.0, 6),
+        (2 << 20, 200, 500, 242, 0.9, 1),  # near the target, and more by what a sample tells
+    ],
 )
 def test_a_backlog_becomes_files_of_the_tables_target_size(
-    make_settings: MakeSettings, row_bytes: int, batch_rows: int, batches: int, same_share: float
+    make_settings: MakeSettings,
+    *,
+    target: int,
+    row_bytes: int,
+    batch_rows: int,
+    batches: int,
+    same_share: float,
+    files: int,
 ) -> None:
-    target = 4 << 20
     with site(make_settings(**AT_ONCE, spark__master="local[2]")) as made:
         made.create(
             "blobs",
             schema={"id": "long", "blob": "binary"},
             properties={"write.target-file-size-bytes": str(target)},
         )
-        chance = Random(1)
+        chance = Random(7)
         same = bytes(int(row_bytes * same_share))  # which takes no room in a file
         for number in range(batches):
             blobs = [same + chance.randbytes(row_bytes - 8 - len(same)) for _ in range(batch_rows)]
@@ -978,8 +991,32 @@ def test_a_backlog_becomes_files_of_the_tables_target_size(
             for task in made.table("blobs").scan().plan_files()
         )
         made.require_each_once("blobs", batch_rows * batches)
-    assert len(sizes) > 2
     assert all(0.5 <= size <= 1 for size in sizes), sizes
+    assert len(sizes) == files
+
+
+def test_a_sample_is_followed_by_its_rows_at_once(make_settings: MakeSettings) -> None:
+    with site(make_settings(**AT_ONCE, pipeline__cycle_interval_ms=600_000)) as made:
+        made.create(
+            "blobs",
+            schema={"blob": "binary"},
+            properties={"write.target-file-size-bytes": str(1 << 20)},
+        )
+        steps: list[str] = []
+        pipeline = made.pipeline(reach=steps.append)
+        pipeline.run_cycle()  # in which it reads how far the table is
+        for _ in range(3):
+            made.send("blobs", pa.record_batch({"blob": [bytes(1 << 20)]}))
+        until = threading.Event()
+        thread = threading.Thread(target=pipeline.run, args=(until,))
+        thread.start()
+        deadline = time.monotonic() + 20
+        while made.committed("blobs") < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        until.set()
+        thread.join()
+        made.require_each_once("blobs", 3)
+        assert steps.count("written") == 2, "a sample, and its rows"
 
 
 def test_spark_that_fails_is_told_and_the_rows_wait(lake_site: Site) -> None:

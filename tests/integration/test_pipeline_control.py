@@ -147,7 +147,14 @@ def test_rows_before_an_offset_are_skipped(place: Place) -> None:
     assert place.state.pipeline_orders().skips == {TopicPartition(place.topic().id, 0): 8}
     assert place.status()["partitions"][0]["skip_to"] == 8
     again = place.command("pipeline", "skip", "events", "--to", "9")
-    assert "from offset 3 to before 9" in again.err
+    assert "from offset 3 to before 9 become dead letters\n" in again.err
+    shown = place.command("pipeline", "status").out
+    assert "events: the rows from offset 3 to before 9 become dead letters" in shown
+    less = place.command("pipeline", "skip", "events", "--to", "5")
+    assert "from offset 3 to before 9 become dead letters, as an earlier skip says" in less.err
+    assert place.state.pipeline_orders().skips == {TopicPartition(place.topic().id, 0): 9}
+    place.commit(9)
+    assert "dead letters" not in place.command("pipeline", "status").out
 
 
 @pytest.mark.parametrize(

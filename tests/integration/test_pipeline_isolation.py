@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table import Table
 
 from calve.errors import Unavailable
 from calve.ingest import Intake
@@ -21,6 +22,7 @@ from calve.pipeline.pipeline import Pipeline
 from calve.pipeline.work import Piece, PieceDone
 from calve.settings import Settings
 from calve.state.work import Progress, TopicPartition
+from calve.tables.catalog import LakeCatalog
 from tests.conftest import QUICK_RETRIES, MakeSettings
 from tests.fakes.pipelines import Site, run_here, site
 
@@ -112,6 +114,71 @@ def test_a_spark_that_is_gone_is_no_topics_fault_and_is_told(lake_site: Site) ->
     assert pipeline.run_cycle().commits == 20
     assert pipeline.drain(30)
     assert told(lake_site, "t0").error is None
+
+
+class SlowCatalog(LakeCatalog):
+    """Answers for some tables later than a lane waits for them."""
+
+    def __init__(self, settings: Settings, *slow: str) -> None:
+        super().__init__(settings)
+        self.slow = set(slow)
+        self.seconds = 0.0
+
+    def find_table(self, name: TableName | str) -> Table | None:
+        if str(name) in self.slow:
+            time.sleep(self.seconds)
+        return super().find_table(name)
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> float:
+    monkeypatch.setattr("calve.pipeline.pipeline.PATIENCE_SECONDS", 0.2)
+    return 0.2
+
+
+def test_a_topic_whose_catalog_always_answers_late_gets_its_rows_and_delays_no_other(
+    lake_site: Site, patience: float
+) -> None:
+    topics = ("slow", "slower", "quick")
+    with SlowCatalog(lake_site.settings, "slow", "slower") as catalog:
+        catalog.seconds = 4 * patience
+        pipeline = lake_site.pipeline(catalog=catalog)
+        for topic in topics:
+            lake_site.send(topic, rows(0))
+        assert pipeline.drain(SECONDS)
+        assert told(lake_site, "slow").error is None
+        for number in range(1, 4):
+            for topic in topics:
+                lake_site.send(topic, rows(number))
+            time.sleep(0.01)
+            assert pipeline.run_cycle().topics == 1, "the slow ones stay beside the others"
+            assert lake_site.committed("quick") == number + 1
+            assert pipeline.drain(SECONDS)
+        for topic in topics:
+            lake_site.require_each_once(topic, 4)
+        catalog.seconds = 0
+        lake_site.send("slow", rows(4))
+        assert pipeline.drain(SECONDS)
+        lake_site.send("slow", rows(5))
+        run_until(pipeline, lambda: pipeline.run_cycle().commits == 1)  # among the others again
+
+
+def test_what_a_catalog_answers_after_too_long_is_asked_again(
+    lake_site: Site, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calve.pipeline.pipeline.LATE_SECONDS_MAX", 2 * patience)
+    with SlowCatalog(lake_site.settings, "slow") as catalog:
+        catalog.seconds = 3 * patience
+        pipeline = lake_site.pipeline(catalog=catalog)
+        lake_site.send("slow", rows(0))
+        assert not pipeline.drain(10 * patience)
+        assert lake_site.committed("slow") == 0
+        assert told(lake_site, "slow").error == (
+            f"the catalog or the store of table slow has not answered for {patience} seconds"
+        )
+        catalog.seconds = 0
+        assert pipeline.drain(SECONDS)
+        lake_site.require_each_once("slow", 1)
 
 
 @pytest.fixture

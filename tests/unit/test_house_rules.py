@@ -60,6 +60,11 @@ BROAD = {
     *("wal/group.py", "wal/pending.py"),
     *("pipeline/crew.py",),
 }
+# What a session that is elsewhere does not have, as a Spark Connect one: contexts, RDDs, the JVM.
+NOT_REMOTE = {
+    *("sparkContext", "SparkContext", "rdd", "RDD", "parallelize", "broadcast", "accumulator"),
+    *("_sc", "_jsc", "_jvm", "_jdf", "_jsparkSession", "_jspark", "_gateway", "java_gateway"),
+}
 
 
 def relative(path: Path) -> str:
@@ -136,6 +141,49 @@ def test_exceptions_are_caught_broadly_at_the_front_doors_only(path: Path) -> No
             reraises = any(isinstance(n, ast.Raise) and n.exc is None for n in node.body)
             assert "Exception" not in caught.split(".")[-1:] or reraises
             assert caught != "BaseException" or reraises
+
+
+def beyond_dataframes(module: ast.Module) -> set[str]:
+    """What of Spark a module names that is not of its DataFrames."""
+    found: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
+            found |= {str(each.value) for each in node.args if isinstance(each, ast.Constant)}
+        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("pyspark"):
+            found |= set(str(node.module).split(".")) | {each.name for each in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {part for each in node.names for part in each.name.split(".")}
+    return found & (NOT_REMOTE | {"py4j"})
+
+
+PIPELINE = [path for path in MODULES if path.is_relative_to(SOURCE / "pipeline")]
+
+
+@pytest.mark.parametrize("path", PIPELINE, ids=relative)
+def test_the_pipeline_uses_only_the_dataframe_api(path: Path) -> None:
+    assert beyond_dataframes(tree(path)) == set()
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("session.sparkContext.parallelize([1])", {"sparkContext", "parallelize"}),
+        ("frame.rdd.map(f)", {"rdd"}),
+        ("session._jvm.java.lang.System.gc()", {"_jvm"}),
+        ("getattr(session, '_jsparkSession')", {"_jsparkSession"}),
+        ("from pyspark import SparkContext", {"SparkContext"}),
+        ("from pyspark.java_gateway import launch_gateway", {"java_gateway"}),
+        ("import py4j.protocol", {"py4j"}),
+        ("session.range(3).mapInArrow(f, 'a int').toArrow()", set()),
+        ("from pyspark.sql import SparkSession", set()),
+    ],
+)
+def test_what_is_beyond_the_dataframe_api_is_found(code: str, found: set[str]) -> None:
+    assert beyond_dataframes(ast.parse(code)) == found
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)

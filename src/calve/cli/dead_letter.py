@@ -11,7 +11,7 @@ import msgspec
 
 from calve.cli.opened import confirm, destroying
 from calve.cli.options import Call, common_options
-from calve.cli.output import counted, print_json, print_table, say
+from calve.cli.output import counted, print_json, print_table, say, shown_json
 from calve.cli.place import client_of, server_option, service_url
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -85,6 +85,8 @@ def show(
     call: Call, topic: str, offset: int, *, partition: int | None, raw: bool, server: str | None
 ) -> None:
     """Show a row that a topic could not take, and why.
+
+    Signs that a terminal would act on are shown by their numbers; --raw prints what was sent.
 
     \b
     Example: calve dead-letter show orders 17
@@ -252,7 +254,7 @@ def _row(letter: dict[str, Any]) -> tuple[object, ...]:
     at = letter["ingested_at"]
     shown = at[:19].replace("T", " ") if at else None
     place = (letter["partition"], letter["offset"], shown)
-    return (*place, letter["content_type"], _line(letter["reason"]))
+    return (*place, _line(letter["content_type"]), _line(letter["reason"]))
 
 
 def _line(text: str) -> str:
@@ -260,19 +262,27 @@ def _line(text: str) -> str:
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
+def _visible(text: str) -> str:
+    """On its lines, with nothing in it that a terminal acts on: a producer has written it."""
+    return "\n".join(
+        "".join(sign if sign.isprintable() or sign == "\t" else _line(sign) for sign in line)
+        for line in text.split("\n")
+    )
+
+
 def _print_letter(found: dict[str, Any]) -> None:
     about = {
         "offset": f"{found['offset']} of partition {found['partition']}",
         "taken in": found["ingested_at"],
         "reason": _line(found["reason"]),
-        "type": found["content_type"],
+        "type": _line(found["content_type"]),
         "bytes": f"{found['size_bytes']:,}",
     }
     print_table(("ABOUT", found["topic"]), list(about.items()))
     click.echo()
     if found["values"] is not None:
-        print_json(found["values"])
+        click.echo(_visible(shown_json(found["values"])))
     else:
-        click.echo(found["text"] if found["text"] is not None else found["base64"])
+        click.echo(_visible(found["text"] if found["text"] is not None else found["base64"]))
     if not found["is_whole"]:
         say("this is its beginning; --raw prints all of it")

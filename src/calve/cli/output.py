@@ -12,8 +12,13 @@ from calve.grid import Grid
 
 
 def print_json(value: object) -> None:
+    click.echo(shown_json(value))
+
+
+def shown_json(value: object) -> str:
+    """For people: with a line for each value."""
     encoded = msgspec.json.encode(value, enc_hook=str)
-    click.echo(msgspec.json.format(encoded, indent=2).decode())
+    return msgspec.json.format(encoded, indent=2).decode()
 
 
 def print_json_line(value: object) -> None:

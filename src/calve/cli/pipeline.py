@@ -125,7 +125,8 @@ def skip(call: Call, topic: str, *, server: str | None, to: int, partition: int 
     """Send rows that do not get into their table to the dead letters.
 
     Those before the offset that are in no table yet. They can be looked at and replayed from
-    there. The order is followed in the next cycle of the pipeline.
+    there. The order is followed in the next cycle of the pipeline. It takes back none that was
+    given before and goes further.
 
     \b
     Example: calve pipeline skip orders --to 1500
@@ -135,9 +136,10 @@ def skip(call: Call, topic: str, *, server: str | None, to: int, partition: int 
     if call.as_json:
         print_json(skipped)
     else:
+        earlier = ", as an earlier skip says" if skipped["end"] > to else ""
         say(
             f"the rows of {skipped['topic']} from offset {skipped['start']} to before "
-            f"{skipped['end']} become dead letters"
+            f"{skipped['end']} become dead letters{earlier}"
         )
 
 
@@ -177,12 +179,19 @@ def _print(call: Call, found: dict[str, Any]) -> None:
             [_row(each) for each in partitions[:_SHOWN]],
         )
     for each in partitions[:_SHOWN]:
-        if each["last_error"]:
-            click.echo(f"\n{_name(each)}: {each['last_error']}")
-            if each["hint"]:
-                click.echo(f"  {each['hint']}")
+        _print_remarks(each)
     if len(partitions) > _SHOWN:
         say(f"and {len(partitions) - _SHOWN:,} more, which are better off; --json shows them all")
+
+
+def _print_remarks(each: dict[str, Any]) -> None:
+    if each["last_error"]:
+        click.echo(f"\n{_name(each)}: {each['last_error']}")
+        if each["hint"]:
+            click.echo(f"  {each['hint']}")
+    if each["skip_to"] is not None:
+        rows = f"the rows from offset {each['committed']} to before {each['skip_to']}"
+        click.echo(f"\n{_name(each)}: {rows} become dead letters (`calve pipeline skip`)")
 
 
 def _row(each: dict[str, Any]) -> tuple[str, ...]:

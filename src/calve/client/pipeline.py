@@ -29,5 +29,8 @@ class ClientPipeline:
         return self._ask("pipeline.resume", topic)
 
     def skip(self, topic: str, to: int, partition: int | None = None) -> dict[str, Any]:
-        """Send the rows before an offset that are in no table yet to the dead letters."""
+        """Send the rows before an offset that are in no table yet to the dead letters.
+
+        The answer is what holds now: an earlier order may go further.
+        """
         return self._act("pipeline.skip", topic, to=to, partition=partition)

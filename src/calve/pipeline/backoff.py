@@ -1,6 +1,7 @@
 """How a topic fares: whether its last attempt failed, and when the next one may be made.
 
-A topic that failed is tried beside the others, ever more seldom, so that it holds up nobody.
+A topic that failed is tried beside the others, ever more seldom, so that it holds up nobody. One
+that is slow stays beside them, also while it gets on.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Health:
     retry: RetrySettings
     clock: Clock
     failures: int = 0
+    is_slow: bool = False  # it was left behind, and has not kept up with others since
     error: CalveError | None = None
     next_try_at: datetime | None = None
     _next_try: float = 0.0
@@ -34,6 +36,11 @@ class Health:
     @property
     def is_suspect(self) -> bool:
         return self.failures > 0
+
+    @property
+    def goes_aside(self) -> bool:
+        """Whether others would be held up by it."""
+        return self.is_suspect or self.is_slow
 
     def may_try(self) -> bool:
         return self.clock.monotonic() >= self._next_try

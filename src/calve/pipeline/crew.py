@@ -19,7 +19,7 @@ class Crew:
 
     def __init__(self, threads: int, *, patience_seconds: float) -> None:
         self._threads = threads
-        self._patience_seconds = patience_seconds
+        self.patience_seconds = patience_seconds
 
     def run(
         self,
@@ -35,7 +35,7 @@ class Crew:
         shift = _Shift(items, work, failed)
         shift.begin(self._threads)
         while not shift.is_over:
-            if not shift.progressed(self._patience_seconds):
+            if not shift.progressed(self.patience_seconds):
                 if not shift.unbegun:
                     return
                 shift.begin(self._threads)

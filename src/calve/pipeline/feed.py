@@ -80,6 +80,10 @@ class PartitionFeed:
             self.resets = resets
             self.committed = self.last_seen = self.published = None
 
+    def forget_told(self) -> None:
+        """The table has less than the state was told: ask it again, and tell that."""
+        self.committed = self.published = None
+
     def forget_position(self) -> None:
         """Somebody else has a hand in the table: ask it again."""
         self.committed = None

@@ -56,14 +56,31 @@ class TopicWork:
             self._is_worked_on = not self._is_left
             return self._is_worked_on
 
+    def hand_over(self) -> bool:
+        """It is ready for whoever waits for it; False if nobody does any more, and it is kept."""
+        with self._lock:
+            if self._is_left:
+                return False
+            self.is_ready = True
+            self._is_worked_on = False
+            return True
+
     def end(self) -> None:
         with self._lock:
             self._is_worked_on = False
             if self._is_left:
                 self.feed.give_back()
 
+    def leave_behind(self) -> bool:
+        """The cycle goes on without it if it is still worked on; whether it is."""
+        with self._lock:
+            if self._is_worked_on:
+                self._is_left = True
+                self.is_ready = False
+            return self._is_worked_on
+
     def leave(self) -> None:
-        """The cycle goes on without it; the topic is free again when nobody works on it."""
+        """The cycle is over; the topic is free again when nobody works on it."""
         with self._lock:
             if not self._is_left and not self._is_worked_on:
                 self.feed.give_back()
@@ -71,5 +88,5 @@ class TopicWork:
             self.is_ready = False
 
     @property
-    def is_worked_on(self) -> bool:
-        return self._is_worked_on
+    def is_left(self) -> bool:
+        return self._is_left

@@ -29,7 +29,7 @@ from calve.pipeline.prepare import Preparation
 from calve.pipeline.progress import ProgressReports
 from calve.pipeline.publish import Publishing
 from calve.pipeline.tables import TopicTables
-from calve.pipeline.waits import PATIENCE_SECONDS
+from calve.pipeline.waits import LATE_SECONDS_MAX, PATIENCE_SECONDS
 from calve.sources.logs import Logs
 from calve.spark.conf import is_local
 
@@ -58,12 +58,18 @@ class RunPieces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CycleReport:
-    """What one cycle did; topics that failed lately run beside it and are not counted."""
+    """What one cycle did; topics that failed or were slow lately run beside it, uncounted."""
 
     topics: int = 0
     commits: int = 0
     rows: int = 0
     dead_letters: int = 0
+    has_more: bool = False  # such as rows of which a sample was written first
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next cycle is to follow at once."""
+        return self.commits > 0 or self.has_more
 
 
 class Pipeline:
@@ -106,23 +112,23 @@ class Pipeline:
         )
         commits = Commits(settings, tables, letters, publishing, self._clock, reach)
 
-        def lane(tasks_max: int) -> Lane:
+        def lane(tasks_max: int, late_seconds_max: float = 0.0) -> Lane:
             crew = Crew(settings.pipeline.concurrent_batches, patience_seconds=PATIENCE_SECONDS)
             job = partial(run_pieces, session, tasks_max=tasks_max)
-            return Lane(preparation, job, commits, crew, reach)
+            return Lane(preparation, job, commits, crew, reach, late_seconds_max=late_seconds_max)
 
         self._lane = lane(self._tasks_max)
         # One task at a time: the others must have the rest of Spark, whatever becomes of it.
-        self._side_lane = lane(1)
+        self._side_lane = lane(1, LATE_SECONDS_MAX)
         self._side: threading.Thread | None = None
 
     def run_cycle(self) -> CycleReport:
         """Do what is due. Unavailable if Spark did not do its part; the next cycle may."""
         works = self._backlog.look()
         self._reach("planned")
-        suspects = [work for work in works if work.feed.health.is_suspect]
-        well = [work for work in works if not work.feed.health.is_suspect]
-        self._begin_side(suspects)
+        aside = [work for work in works if work.feed.health.goes_aside]
+        well = [work for work in works if not work.feed.health.goes_aside]
+        self._begin_side(aside)
         try:
             if well:
                 self._lane.run(well)
@@ -135,6 +141,7 @@ class Pipeline:
             commits=sum(work.commits for work in well),
             rows=sum(work.rows for work in well),
             dead_letters=sum(work.dead_letters for work in well),
+            has_more=any(work.feed.is_due_now for work in well),
         )
 
     def run(self, until: threading.Event) -> None:
@@ -153,7 +160,7 @@ class Pipeline:
                     raise
                 _LOG.warning("a cycle failed: %s", error.message)
                 report = CycleReport()
-            if not report.commits:
+            if not report.goes_on:
                 until.wait(self._settings.pipeline.cycle_interval_ms / 1000)
 
     def drain(self, timeout_seconds: float) -> bool:
@@ -172,7 +179,7 @@ class Pipeline:
                     return True
                 if self._clock.monotonic() >= deadline:
                     return False
-                if not report.commits:
+                if not report.goes_on:
                     pause.wait(_DRAIN_PAUSE_SECONDS)
         finally:
             self._backlog.is_draining = False
@@ -189,7 +196,7 @@ class Pipeline:
             _LOG.info("paused, and not waited for: %s%s; their rows stay in the log", shown, more)
 
     def _begin_side(self, works: Sequence[TopicWork]) -> None:
-        """Try topics that failed lately, beside the others."""
+        """Try topics that failed or were slow lately, beside the others."""
         if not works:
             return
         if self._side is not None and self._side.is_alive():

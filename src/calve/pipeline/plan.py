@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 _SHARE: Final = 0.85
 _SHARE_MAX: Final = 0.95
 _REST_SHARE: Final = 0.05
+# What looks like so much may as well fit into one file: whoever writes it knows better, and makes
+# two even ones if it does not. Two planned now would both be small if the estimate was too high.
+_ONE_FILE_SHARE: Final = 1.1
+# Of a piece: how far before its end it may end with a frame. With this much more of it, the next
+# one is still one file.
+_FRAME_SHARE: Final = 0.03
 _SAMPLE_BYTES: Final = 32 << 20
 _TELLING_BYTES: Final = 1 << 16  # of less, most of a file is what every file has
 _NEW_SHARE: Final = 0.5
@@ -51,7 +57,7 @@ def sample_bytes(log_bytes: int, ratio: float | None, target_bytes: int) -> int 
 def pieces_of(log_bytes: int, ratio: float, target_bytes: int, tasks: int) -> list[float]:
     """The sizes, in bytes of the log, of the pieces to be written now of so much that waits."""
     files = log_bytes * ratio / target_bytes
-    if files <= 1:
+    if files <= _ONE_FILE_SHARE:
         return [log_bytes]
     if files >= 2 * tasks * _SHARE_MAX:
         return [_SHARE * target_bytes / ratio] * tasks
@@ -70,7 +76,13 @@ def cut(log: SourceLog, start: int, end: int, sizes: list[float], log_bytes: int
         wanted = max(start + round(reached / row_bytes), before + 1)
         # Rather a little more than a few rows for a file of their own.
         is_all = wanted + (wanted - before) * _REST_SHARE >= end
-        ends.append(end if is_all else log.cut(before, wanted))
+        ends.append(end if is_all else _near_frame(log, before, wanted))
         if is_all:
             break
     return ends
+
+
+def _near_frame(log: SourceLog, start: int, wanted: int) -> int:
+    """Where a frame ends, if one does shortly before; else in the middle of it."""
+    found = log.cut(start, wanted)
+    return found if wanted - found <= _FRAME_SHARE * (wanted - start) else wanted

@@ -60,26 +60,27 @@ class Preparation:
         self._tasks_max = tasks_max
         self._clock = clock
 
-    def prepare(self, work: TopicWork) -> None:
-        """Read the table, and describe what has to be written for it, if anything has."""
+    def prepare(self, work: TopicWork) -> bool:
+        """Read the table, and describe what has to be written for it; whether anything has."""
         topic, feed = work.topic, work.feed
         makes = any(part.end > _begin(topic, part.feed) for part in work.parts)
         table = self._tables.table(feed, topic, makes=makes)
         if table is None:
             for part in work.parts:
                 part.feed.committed = _begin(topic, part.feed)
-            return
-        self._publishing.require_not_rewound(topic, table)
+            return False
+        self._publishing.require_not_rewound(topic, feed, table)
         self._tables.look_for_dead_letters(feed, topic, table)
         work.table, work.schema = table, grown_for(table, topic.schema)
         shape = shape_of(table, work.schema)
         for part in work.parts:
             self._prepare(work, part, table, shape)
         idle = [part.feed for part in work.parts if not part.pieces and not part.feed.parcel]
-        work.is_ready = len(idle) < len(work.parts)
+        is_ready = len(idle) < len(work.parts)
         untold = forget_untold(idle)
-        if untold is not None and not work.is_ready:
+        if untold is not None and not is_ready:
             raise untold
+        return is_ready
 
     def _prepare(
         self, work: TopicWork, part: PartitionWork, table: Table, shape: TableShape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calve.errors import Unavailable
+from calve.errors import Corruption, Unavailable
 from calve.tables.positions import committed_position
 from calve.topics.rewound import find_rewound
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.table import Table
 
-    from calve.pipeline.feed import PartitionFeed
+    from calve.pipeline.feed import PartitionFeed, TopicFeed
     from calve.state import State
     from calve.tables.catalog import LakeCatalog
     from calve.topics.topic import Topic
@@ -24,11 +24,18 @@ class Publishing:
         self._state = state
         self._catalog = catalog
 
-    def require_not_rewound(self, topic: Topic, table: Table) -> None:
+    def require_not_rewound(self, topic: Topic, feed: TopicFeed, table: Table) -> None:
         """Corruption if the table has less of any partition than the state knows."""
+        errors = []
         for partition in topic.partitions:
             position = committed_position(table, partition)
-            self._compare(topic, partition, position.offset if position else 0)
+            error = self._noted_rewound(topic, partition, position.offset if position else 0)
+            if error is not None:
+                # It has to be told when the table is back, of a partition without new rows too.
+                feed.partitions[partition].forget_told()
+                errors.append(error)
+        for error in errors:
+            raise error
 
     def tell(
         self, topic: Topic, feed: PartitionFeed, offset: int, *, is_commit: bool = False
@@ -53,11 +60,13 @@ class Publishing:
         if told.resets != feed.resets:
             return
         if told.offset > offset:
-            self._compare(topic, feed.number, offset)
+            error = self._noted_rewound(topic, feed.number, offset)
+            if error is not None:
+                raise error
         feed.published = offset if told.offset >= offset else None
 
-    def _compare(self, topic: Topic, partition: int, reached: int) -> None:
-        """Stop where the state says more than the table; but that may have moved on since."""
+    def _noted_rewound(self, topic: Topic, partition: int, reached: int) -> Corruption | None:
+        """Why to stop, where the state says more than the table; but that may have moved on."""
         found = find_rewound(
             self._state,
             topic,
@@ -66,7 +75,7 @@ class Publishing:
             look_again=lambda: self._catalog.load_table(topic.name),
         )
         if found is None:
-            return
+            return None
         is_so = self._state.note_rewound(
             topic.id,
             partition,
@@ -74,8 +83,7 @@ class Publishing:
             offset=found.reached or 0,
             resets=found.known.resets,
         )
-        if is_so:
-            raise found.error
+        return found.error if is_so else None
 
 
 def forget_untold(feeds: Iterable[PartitionFeed]) -> Unavailable | None:

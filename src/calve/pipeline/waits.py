@@ -1,4 +1,4 @@
-"""How long a commit is tried where others wait for the thread that makes it."""
+"""How long a table is waited for, and its commit tried, where others wait too."""
 
 from __future__ import annotations
 
@@ -12,3 +12,5 @@ BRIEF_RETRY: Final = CommitRetry(
     RetrySettings(max_attempts=2, initial_delay_ms=50, max_delay_ms=50), bounds_races=False
 )
 PATIENCE_SECONDS: Final = 3.0
+# What was looked at longer ago is looked at again, rather than written and committed.
+LATE_SECONDS_MAX: Final = 60.0

@@ -39,7 +39,7 @@ class SourceLog(Protocol):
         ...
 
     def cut(self, start: int, offset: int) -> int:
-        """A good place to end a range at, not far before an offset and behind `start`."""
+        """A good place to end a range at, before an offset or there, and behind `start`."""
         ...
 
 

@@ -170,9 +170,9 @@ class RecordedState(RecordedSubscriptions, RecordedAccess):
     def resume_pipeline(self, topic_id: UUID | None = None) -> None:
         self._change([_ORDERS], lambda found: work.resume(found, topic_id))
 
-    def request_skip(self, topic_id: UUID, partition: int, end: int) -> None:
+    def request_skip(self, topic_id: UUID, partition: int, end: int) -> int:
         at = TopicPartition(topic_id, partition)
-        self._change(
+        return self._change(
             [_offsets_of(partition)], lambda found: offsets.raise_request(found, SKIPS, at, end)
         )
 

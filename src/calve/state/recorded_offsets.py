@@ -129,14 +129,18 @@ def release(records: Records, at: TopicPartition, *, resets: int) -> None:
         _count_reset(records, at)
 
 
-def raise_request(records: Records, table: Table, at: TopicPartition, offset: int) -> None:
-    """Keep the highest offset that was asked for, unless the topic's table is there already."""
-    known = committed(records, at)
-    if known is not None and known.offset >= offset:
-        return
+def raise_request(records: Records, table: Table, at: TopicPartition, offset: int) -> int:
+    """Keep the highest offset that was asked for, unless the topic's table is there already.
+
+    The one that holds now.
+    """
     row = records.find(table, key_of(at))
-    if row is None or number(row[0]) < offset:
+    if row is not None and number(row[0]) >= offset:
+        return number(row[0])
+    known = committed(records, at)
+    if known is None or known.offset < offset:
         records.put(table, key_of(at), offset)
+    return offset
 
 
 def requests(records: Records, table: Table) -> dict[TopicPartition, int]:

@@ -176,10 +176,11 @@ class State(Protocol):
         """Have it go on with a topic; without one with all, also those paused by themselves."""
         ...
 
-    def request_skip(self, topic_id: UUID, partition: int, end: int) -> None:
+    def request_skip(self, topic_id: UUID, partition: int, end: int) -> int:
         """Have it set aside, as dead letters, all rows below `end` that are in no table yet.
 
-        The order is gone when that is published as committed.
+        The end that holds now: an earlier order may go further. It is gone when that is published
+        as committed.
         """
         ...
 

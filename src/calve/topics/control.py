@@ -75,13 +75,16 @@ class PipelineControl:
         return self.status(topic)
 
     def skip(self, topic: str, to: int, partition: int | None = None) -> Skip:
-        """Have the rows below an offset that are in no table yet become dead letters."""
+        """Have the rows below an offset that are in no table yet become dead letters.
+
+        What an earlier order says stays: the one that goes further holds, and is answered.
+        """
         found = self._registry.topic(TableName.parse(topic))
         at = _chosen(self.status(topic).partitions, topic, partition)
         if not at.committed < to or at.durable is None or to > at.durable:
             raise _not_to_skip(at, to)
-        self._state.request_skip(found.id, at.partition, to)
-        return Skip(topic=at.topic, partition=at.partition, start=at.committed, end=to)
+        end = self._state.request_skip(found.id, at.partition, to)
+        return Skip(topic=at.topic, partition=at.partition, start=at.committed, end=end)
 
 
 def _chosen(found: list[PartitionLag], topic: str, partition: int | None) -> PartitionLag:

@@ -31,7 +31,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     are UTC.
     """
 
-    reason: Annotated[str, msgspec.Meta(max_length=_TEXT_MAX)] | None = None
+    # An empty one would mean all of them.
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=_TEXT_MAX)] | None = None
     offsets: Annotated[str, msgspec.Meta(max_length=_TEXT_MAX)] | None = None
     partition: Partition | None = None
     since: datetime | None = None

@@ -255,7 +255,7 @@ _DEAD_LETTERS: Final = (
         tells="How many there are, by reason, then the first of them by offset. Everything that "
         "is given must hold.",
         parameters=(
-            query("reason", "those with this text in their reason", type="string"),
+            query("reason", "those with this text in their reason", type="string", minLength=1),
             query("offsets", "such as 5,10-20,300-; the end is not in a range", type="string"),
             _PARTITION,
             query("since", "taken in at this time or later", type="string", format="date-time"),
