@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from calve.errors import CalveError, Corruption
+from calve.errors import CalveError
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.dead_letters import as_reached, named_dead_letters, no_dead_letters
 from calve.tables.feeding import feeding_topic
-from calve.tables.lineage import require_unbroken
+from calve.tables.lineage import is_unbroken
 from calve.tables.positions import (
     Position,
     committed_position,
@@ -58,7 +58,7 @@ def hand_over(
         position = committed_position(now, partition)
         offset = position.offset if position else 0
         try:
-            is_sound = _is_sound(now, partition, position)
+            is_sound = is_unbroken(now, partition, position)
             if is_sound and named_dead_letters(now.properties, partition):
                 settle(now)
             log = begin(offset)
@@ -73,14 +73,6 @@ def hand_over(
         outcome = commit.repeat(attempt)
     if isinstance(outcome, CalveError):
         raise outcome
-
-
-def _is_sound(table: Table, partition: int, position: Position | None) -> bool:
-    try:
-        require_unbroken(table, partition, position, None)
-    except Corruption:
-        return False
-    return True
 
 
 def _edit(table: Table, partition: int, position: Position) -> Edit:
