@@ -13,6 +13,7 @@ from calve.cli.opened import confirm, destroying
 from calve.cli.options import Call, common_options
 from calve.cli.output import counted, print_json, print_table, say, shown_json
 from calve.cli.place import client_of, server_option, service_url
+from calve.errors import InvalidRequest
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _REASONS_SHOWN: Final = 20
@@ -208,6 +209,11 @@ def _given(filters: dict[str, Any]) -> dict[str, Any]:
     from calve.tables.snapshots import parse_moment
 
     given = {name: filters[name] for name in _FILTERS if filters[name] is not None}
+    if given.get("reason") == "":
+        raise InvalidRequest(
+            "--reason is empty, and every reason has that in it",
+            hint="give a part of the reason; --all, or no --reason for a list, means all of them",
+        )
     moments = {name: parse_moment(given[name]) for name in ("since", "until") if name in given}
     return given | moments
 
