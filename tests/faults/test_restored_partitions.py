@@ -85,7 +85,8 @@ class Two:
 @pytest.fixture
 def two(make_settings: MakeSettings, tmp_path: Path) -> Iterator[Two]:
     other = str(tmp_path / "second")
-    second = make_settings(**AT_ONCE, **SMALL_SEGMENTS, wal__path=other, ingest__partition=1)
+    here = {"wal__path": other, "ingest__partition": 1, "ingest__flight_port": 0}
+    second = make_settings(**AT_ONCE, **SMALL_SEGMENTS, **here)
     both = make_settings(**AT_ONCE, pipeline__logs=other)
     with site(make_settings(**AT_ONCE)) as first, Intake(second) as intake:
         yield Two(first, intake, both)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -60,20 +61,21 @@ def test_a_log_that_takes_over_is_sound_from_the_first_moment_on(
         assert (found.partitions[0].committed, found.rows) == (2, 2)
 
 
-def test_a_log_that_does_not_begin_where_the_table_ends_is_told_of(
+def test_a_log_that_does_not_begin_where_that_of_the_table_ends_is_told_of(
     moved: tuple[Site, Settings],
 ) -> None:
     made, settings = moved
+    another = uuid4()
     with Intake(settings) as intake:
         assert intake.adopt_new_log(ORDERS) == 1
         table = made.table("orders")
         position = committed_position(table, 0)
         assert position is not None
-        further = position_property(0, replace(position, offset=2))
+        further = position_property(0, replace(position, log=another, offset=2))
         TableCommit(table).attempt(Edit(properties=further))
         state = audited(made, settings).partitions[0].log
     assert state is not None
     (told,) = state.problems
-    assert f"{position.log} was expected" in told
+    assert f"{another} was expected" in told
     assert "calve wal inspect" in told
     assert "Log." not in told, "no hint to delete rows in a program"
