@@ -218,14 +218,63 @@ def test_a_range_that_comes_before_the_table_changes_hands_is_followed(
         assert [stream.id for stream in lake.intake.log.streams] == [position_of(lake).log]
 
 
-def test_a_table_that_no_topic_has_fed_gets_no_snapshot(make_settings: MakeSettings) -> None:
-    with Lake(make_settings()) as lake:
-        lake.tables.create_table("orders", {"id": "long"})
-        lake.tables.insert_data("orders", [{"id": 1}])
-        before = lake.catalog.load_table("orders").metadata_location
-        lake.intake.create_topic(ORDERS, BOUND)
-        assert lake.catalog.load_table("orders").metadata_location == before
-        assert lake.produce("orders", [{"id": 1}]).first == 0
+@pytest.mark.parametrize("point", ["planned", "prepared", "before commit", "committed"])
+def test_the_first_range_into_somebodys_own_table_does_not_stop_the_topic_of_now(
+    make_settings: MakeSettings, point: str
+) -> None:
+    """Which has nothing of Calve's that would tell who feeds it."""
+    with site(make_settings(**AT_ONCE)) as made:
+        with IcebergManager(made.settings) as manager:
+            manager.create_table("orders", {"id": "long"})
+            manager.insert_data("orders", rows(1))
+        made.intake.create_topic(ORDERS, BOUND)
+        require_sound(made)
+        made.send("orders", rows(2))
+        require_sound(made)
+
+        def act() -> None:
+            bind_again(made)
+            made.send("orders", rows(100))
+
+        assert made.pipeline(reach=once(point, act)).drain(30)
+        let_side_lane_end()
+        assert made.pipeline().drain(30)
+        kept = rows(1, 2, 100) if point == "committed" else rows(1, 100)
+        assert made.rows("orders") == kept
+        assert made.offsets("orders") == list(range(len(kept) - 1))
+        require_sound(made)
+
+
+@pytest.mark.parametrize("point", ["planned", "prepared", "written", "before commit"])
+@pytest.mark.parametrize("is_made_again", [True, False])
+def test_a_topic_that_was_deleted_before_its_table_was_made_leaves_it_to_the_next(
+    lake_site: Site,
+    tmp_path: Path,
+    make_settings: MakeSettings,
+    point: str,
+    is_made_again: bool,
+) -> None:
+    """Somebody else deletes it, so that its rows can still be read for a while."""
+    lake_site.send("orders", rows(1))
+    other = make_settings(**AT_ONCE, wal__path=str(tmp_path / "other"))
+
+    def act() -> None:
+        is_there = lake_site.catalog.find_table("orders") is not None
+        with Intake(other) as intake:
+            intake.delete_topic(ORDERS)
+            if is_made_again:
+                spec = BOUND if is_there else TopicSpec(schema={"id": "long"})
+                intake.create_topic(ORDERS, spec)
+                intake.submit(ORDERS, pa.record_batch({"id": [100]})).wait()
+
+    lake_site.pipeline(reach=once(point, act)).drain(0.3)
+    let_side_lane_end()
+    if is_made_again:
+        assert lake_site.pipeline(settings=other).drain(30)
+        assert lake_site.rows("orders") == rows(100)
+        require_sound(lake_site, other)
+    elif lake_site.catalog.find_table("orders") is not None:
+        assert lake_site.rows("orders") == []
 
 
 def test_a_table_that_was_set_back_is_still_known_for_it(lake_site: Site) -> None:

@@ -8,7 +8,9 @@ from calve.changes import with_spark
 from calve.errors import InvalidRequest
 from calve.lake import Lake
 from calve.maintenance.verification import PartitionReport
+from calve.model import TableName
 from calve.tables.removals import Removals
+from calve.topics import TopicSpec
 from tests.fakes.topic_table import feed, make_topic_table, register_topic
 
 
@@ -111,3 +113,13 @@ def test_deletion_vectors_are_honoured(spark_lake: Lake) -> None:
     assert forms == {"PUFFIN"}
     assert gone(report(spark_lake)) == "40-41,250-251"
     spark_lake.tables.expire_snapshots("t", 3)
+
+
+def test_a_table_that_only_spark_can_write_is_given_to_no_topic(spark_lake: Lake) -> None:
+    name = TableName.parse("newer")
+    spark_lake.spark().sql(
+        "CREATE TABLE newer (id BIGINT) USING iceberg TBLPROPERTIES ('format-version' = '3')"
+    )
+    with pytest.raises(InvalidRequest, match="the table has format 3"):
+        spark_lake.intake.create_topic(name, TopicSpec(bind_table=True))
+    assert spark_lake.intake.topics.find(name) is None

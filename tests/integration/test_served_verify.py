@@ -197,7 +197,7 @@ def test_a_client_has_the_same_object(served: Served) -> None:
         assert found == served.lake.tables.verify_topic("orders", orphans=True)
         assert found.partitions[0].missing[0].count == 10
         assert found.orphans is not None
-        with pytest.raises(NotFound, match="nothing"):
+        with pytest.raises(NotFound, match="there is no topic nothing"):
             client.verify("nothing")
         with pytest.raises(InvalidRequest, match="dead letters"):
             client.verify("orders__dead_letters")

@@ -43,6 +43,7 @@ from calve.tables.removal_history import Ancestor, ancestors, taken_out, unrecor
 from calve.tables.removals import Removals, recorded_ids
 from calve.tables.runs import Runs
 from calve.tables.translate import translating
+from calve.topics.registry import no_topic
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -81,7 +82,7 @@ def verify_topic(  # noqa: PLR0913
         if catalog.find_table(table_name) is None:
             uncommitted = _uncommitted(table_name, committed, at)
             if uncommitted is None:
-                raise
+                raise no_topic(table_name) from None
             return uncommitted
         tables = _Tables(catalog, table_name)
     topic = require_topic(tables.rows, str(table_name))

@@ -16,7 +16,6 @@ from calve.errors import CalveError, Conflict, Corruption, NotFound
 from calve.pipeline.dead_letters import naming
 from calve.pipeline.due import FlushLimits
 from calve.pipeline.feed import Parcel
-from calve.pipeline.prepare import replaced_log
 from calve.pipeline.waits import BRIEF_RETRY
 from calve.protocol import error_of
 from calve.tables.dead_letters import LET_GO
@@ -103,20 +102,18 @@ class Commits:
     def _commit(self, work: TopicWork, part: PartitionWork) -> None:
         feed, parcel = part.feed, part.feed.parcel
         assert parcel is not None
-        assert feed.log is not None
         assert work.table is not None
-        table = work.table
         self.reach("before commit")
         try:
             done = commit_range(
-                table,
+                work.table,
                 parcel.rows,
                 Edit(added=parcel.files, schema=parcel.schema),
                 operation_id=parcel.operation_id,
                 last_seen=feed.last_seen,
-                replaces=replaced_log(work.topic, feed, committed_position(table, feed.number)),
+                replaces=part.replaces,
                 retry=BRIEF_RETRY,
-                properties_for=partial(_properties, work.topic, parcel),
+                properties_for=partial(self._properties, work.topic, parcel),
             )
         except (Conflict, Corruption, NotFound):
             # Somebody else has changed the table or was faster; what it is now has to be read.
@@ -135,6 +132,14 @@ class Commits:
         feed.committed = feed.published
         self.reach("published")
 
+    def _properties(self, topic: Topic, parcel: Parcel, table: Table) -> dict[str, str]:
+        """What the commit of a parcel sets in a table that is still the topic's."""
+        require_topic_table(table, topic.name, is_bound=topic.is_bound)
+        if committed_position(table, parcel.rows.partition) is None:
+            # Made for the topic, but maybe after that was deleted, and another begun at offset 0.
+            self.tables.require_bound(topic, parcel.rows.partition)
+        return {**lacking_properties(table, topic.name), **naming(table, parcel)}
+
     def _count(self, work: TopicWork, part: PartitionWork, parcel: Parcel) -> None:
         limits = FlushLimits.of(self.settings, work.topic)
         part.feed.pace.flushed(parcel.log_bytes, limits, by_age=parcel.by_age)
@@ -146,12 +151,6 @@ class Commits:
             work.topic.name, part.feed.number, parcel.rows,
             extra={"rows": parcel.row_count, "files": len(parcel.files)},
         )  # fmt: skip
-
-
-def _properties(topic: Topic, parcel: Parcel, table: Table) -> dict[str, str]:
-    """What the commit of a parcel sets in a table that is still the topic's."""
-    require_topic_table(table, topic.name, is_bound=topic.is_bound)
-    return {**lacking_properties(table, topic.name), **naming(table, parcel)}
 
 
 def _is_good(done: PieceDone) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
@@ -28,6 +30,7 @@ class PartitionWork:
     by_age: bool = False
     skip_to: int = 0
     operation_id: str = ""
+    replaces: UUID | None = None  # the log from which the partition's own takes the table over
     is_sample: bool = False  # written only to learn how large its files become, if that is learned
     pieces: list[Piece] = field(default_factory=list)
     done: list[PieceDone] = field(default_factory=list)

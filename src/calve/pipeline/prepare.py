@@ -88,8 +88,8 @@ class Preparation:
         feed, log = part.feed, part.feed.log
         assert log is not None
         position = committed_position(table, feed.number)
-        replaced = replaced_log(work.topic, feed, position)
-        if replaced is not None:
+        part.replaces = _replaced_log(work.topic, feed, position)
+        if part.replaces is not None:
             # Or it takes the table from the topic that was given it meanwhile.
             self._tables.require_bound(work.topic, feed.number)
         start = next_offset(
@@ -97,7 +97,7 @@ class Preparation:
             feed.number,
             log.place.stream_id,
             last_seen=feed.last_seen,
-            replaces=replaced,
+            replaces=part.replaces,
         )
         feed.committed = None
         self._letters.settle(work.topic, table, feed.number)
@@ -168,7 +168,7 @@ class Preparation:
         return msgspec.structs.replace(piece, ticket=ticket)
 
 
-def replaced_log(topic: Topic, feed: PartitionFeed, position: Position | None) -> UUID | None:
+def _replaced_log(topic: Topic, feed: PartitionFeed, position: Position | None) -> UUID | None:
     """The log that the partition's own takes over from, where somebody has decided that it does.
 
     A topic that is bound to a table, or that was given a new log, begins where the table ended.

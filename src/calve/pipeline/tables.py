@@ -25,6 +25,8 @@ from calve.topics.rewound import had_rows
 from calve.topics.topic import decode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyiceberg.table import Table
 
     from calve.pipeline.feed import TopicFeed
@@ -47,6 +49,7 @@ class TopicTables:
             self._require_new(feed, topic)
             if not makes:
                 return None
+            self.require_bound(topic)
             table = create_topic_table(
                 self.catalog,
                 topic.name,
@@ -58,12 +61,11 @@ class TopicTables:
         require_topic_table(table, topic.name, is_bound=topic.is_bound)
         return table
 
-    def require_bound(self, topic: Topic, partition: int) -> None:
-        """Conflict if the topic's partition is another one's by now, or in another stream."""
+    def require_bound(self, topic: Topic, *partitions: int) -> None:
+        """Conflict if the topic, or one of its partitions, is another one's by now."""
         record = self._state.topic(topic.name)
         now = decode(record) if record else None
-        bound = topic.partitions.get(partition)
-        if now is None or now.id != topic.id or now.partitions.get(partition) != bound:
+        if now is None or now.id != topic.id or _differ(now, topic, partitions):
             raise Conflict(
                 f"topic {topic.name} was deleted, made again or given another log meanwhile",
                 hint=f"`calve topic describe {topic.name}` shows what it is now",
@@ -109,3 +111,8 @@ class TopicTables:
             had_rows(topic, number, self._state.committed(topic.id, number))
             for number in topic.partitions
         )
+
+
+def _differ(now: Topic, topic: Topic, partitions: Iterable[int]) -> bool:
+    """Whether any of the partitions is in another stream."""
+    return any(now.partitions.get(each) != topic.partitions.get(each) for each in partitions)

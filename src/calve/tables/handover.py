@@ -1,4 +1,4 @@
-"""Gives a table that was fed by one log to another, which goes on where the first one ended.
+"""Gives a table to the log that feeds it from now on, and goes on where an earlier one ended.
 
 Where it ended is read, and the table given over, in one commit: an empty snapshot with which the
 committed offset stays and belongs to the new log. What the earlier log still has under way is
@@ -16,7 +16,6 @@ from calve.errors import CalveError
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.dead_letters import as_reached, named_dead_letters, no_dead_letters
-from calve.tables.feeding import feeding_topic
 from calve.tables.lineage import is_unbroken
 from calve.tables.positions import (
     Position,
@@ -45,12 +44,10 @@ def hand_over(
     `begin` is called after each reading of the table, and refuses by raising. `settle` brings the
     dead letters that the table names to theirs, so that none is left of the earlier log.
 
-    A table that no topic has fed or made has nothing under way, and is left alone. So is one that
-    was set back or edited: whoever commits to it says so, and what to do.
+    A table that has nothing of any topic is given over too: the first range of one that was bound
+    to it and deleted may be under way. One that was set back or edited is left alone: whoever
+    commits to it says so, and what to do.
     """
-    if feeding_topic(table) is None and not has_positions(table):
-        begin(0)
-        return
     commit = TableCommit(table)
 
     def attempt() -> Committed | CalveError | None:
