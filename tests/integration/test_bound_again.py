@@ -32,6 +32,7 @@ from calve.wal import Rejected, Stream
 from tests.conftest import QUICK_RETRIES, MakeSettings
 from tests.fakes.pipelines import Site, let_side_lane_end, site
 from tests.fakes.topic_table import LOG, feed, make_topic_table
+from tests.services import wait_until
 
 ORDERS = TableName.parse("orders")
 BOUND = TopicSpec(bind_table=True)
@@ -275,6 +276,38 @@ def test_a_topic_that_was_deleted_before_its_table_was_made_leaves_it_to_the_nex
         require_sound(lake_site, other)
     elif lake_site.catalog.find_table("orders") is not None:
         assert lake_site.rows("orders") == []
+
+
+def test_a_partition_that_was_given_to_the_topic_of_now_is_not_taken_back_with_another(
+    lake_site: Site, tmp_path: Path, make_settings: MakeSettings
+) -> None:
+    """Both begin where the table ended; of the other partition, nobody has told the table yet."""
+    path = str(tmp_path / "second")
+    both = make_settings(**AT_ONCE, pipeline__logs=path)
+    with Intake(make_settings(**AT_ONCE, wal__path=path, ingest__partition=1)) as second:
+
+        def send(number: int) -> bool:
+            """Whether that was to the topic of now: for a second it may be to the one before."""
+            second.submit(ORDERS, pa.record_batch({"id": [number]})).wait()
+            return 1 in lake_site.intake.topics.topic(ORDERS).partitions
+
+        def act() -> None:
+            second.delete_topic(ORDERS)
+            second.create_topic(ORDERS, BOUND)
+            assert send(100)
+
+        lake_site.send("orders", rows(1))
+        assert send(11)
+        assert lake_site.pipeline(settings=both).drain(30)
+        bind_again(lake_site)
+        lake_site.send("orders", rows(2))
+        wait_until(lambda: send(12))
+        pipeline = lake_site.pipeline(settings=both, reach=once("before commit", act))
+        pipeline.drain(0.3)
+        let_side_lane_end()
+        assert pipeline.drain(30)
+        found = sorted(row["id"] for row in lake_site.rows("orders"))
+        assert found == [1, 2, 11, 100]  # the second was under way, and is not the later topic's
 
 
 def test_a_table_that_was_set_back_is_still_known_for_it(lake_site: Site) -> None:
