@@ -167,8 +167,8 @@ def p99s(turns: int, seconds: float) -> dict[str, float]:
     """With what fails, and nothing; they take turns, so that all of them meet a slow minute."""
     times: dict[str, list[float]] = {"": [], "catalog": [], "store": []}
     for _ in range(turns):
-        for fails, found in times.items():
-            found += times_beside(seconds, fails)
+        for fails in times:
+            times[fails] += times_beside(seconds, fails)
     return {fails: statistics.quantiles(found, n=100)[98] for fails, found in times.items()}
 
 
