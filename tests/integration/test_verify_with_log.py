@@ -228,7 +228,7 @@ def test_a_topic_without_a_table_is_held_against_its_log_alone(lake: Lake, log: 
     assert (report.committed, report.rows) == (0, 0)
     assert report.log is not None
     assert (report.log.first, report.log.durable) == (0, 30)
-    with pytest.raises(NotFound, match="no table 'other'"):
+    with pytest.raises(NotFound, match="there is no topic other"):
         lake.tables.verify_topic("other", log=log.directory)
 
 
