@@ -13,7 +13,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from calve.errors import Conflict, Unavailable
+from calve.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from calve.ingest import Intake
 from calve.ingest.attached import Attachments
 from calve.lake import Lake
@@ -27,7 +27,7 @@ from calve.tables.offsets import LogRange, commit_range
 from calve.tables.positions import Position, committed_position
 from calve.tables.ranges import Ranges
 from calve.tables.staging import Edit
-from calve.topics import TopicSpec
+from calve.topics import Topic, TopicRegistry, TopicSpec
 from calve.wal import Rejected, Stream
 from tests.conftest import QUICK_RETRIES, MakeSettings
 from tests.fakes.pipelines import Site, let_side_lane_end, site
@@ -219,31 +219,110 @@ def test_a_range_that_comes_before_the_table_changes_hands_is_followed(
         assert [stream.id for stream in lake.intake.log.streams] == [position_of(lake).log]
 
 
-@pytest.mark.parametrize("point", ["planned", "prepared", "before commit", "committed"])
-def test_the_first_range_into_somebodys_own_table_does_not_stop_the_topic_of_now(
-    make_settings: MakeSettings, point: str
-) -> None:
-    """Which has nothing of Calve's that would tell who feeds it."""
+@pytest.fixture
+def own_site(make_settings: MakeSettings) -> Iterator[Site]:
+    """A lake with a table that somebody has made and filled, without a topic."""
     with site(make_settings(**AT_ONCE)) as made:
         with IcebergManager(made.settings) as manager:
             manager.create_table("orders", {"id": "long"})
             manager.insert_data("orders", rows(1))
-        made.intake.create_topic(ORDERS, BOUND)
-        require_sound(made)
-        made.send("orders", rows(2))
-        require_sound(made)
-
-        def act() -> None:
-            bind_again(made)
-            made.send("orders", rows(100))
-
-        assert made.pipeline(reach=once(point, act)).drain(30)
+        yield made
         let_side_lane_end()
-        assert made.pipeline().drain(30)
-        kept = rows(1, 2, 100) if point == "committed" else rows(1, 100)
-        assert made.rows("orders") == kept
-        assert made.offsets("orders") == list(range(len(kept) - 1))
-        require_sound(made)
+
+
+@pytest.mark.parametrize("point", ["planned", "prepared", "before commit", "committed"])
+def test_the_first_range_into_somebodys_own_table_does_not_stop_the_topic_of_now(
+    own_site: Site, point: str
+) -> None:
+    """Which has nothing of Calve's that would tell who feeds it."""
+    own_site.intake.create_topic(ORDERS, BOUND)
+    own_site.send("orders", rows(2))
+
+    def act() -> None:
+        bind_again(own_site)
+        own_site.send("orders", rows(100))
+
+    assert own_site.pipeline(reach=once(point, act)).drain(30)
+    let_side_lane_end()
+    assert own_site.pipeline().drain(30)
+    kept = rows(1, 2, 100) if point == "committed" else rows(1, 100)
+    assert own_site.rows("orders") == kept
+    assert own_site.offsets("orders") == list(range(len(kept) - 1))
+    require_sound(own_site)
+
+
+def test_somebodys_own_table_is_the_topics_before_its_first_row(own_site: Site) -> None:
+    own_site.intake.create_topic(ORDERS, BOUND)
+    require_sound(own_site)
+    own_site.send("orders", rows(2))
+    require_sound(own_site)
+    with IcebergManager(own_site.settings) as manager:
+        with pytest.raises(InvalidRequest, match="feeds the table"):
+            manager.insert_data("orders", rows(3))
+        with pytest.raises(InvalidRequest, match="would lose its table"):
+            manager.drop_table("orders")
+        assert manager.query_table("orders").to_arrow().to_pylist() == rows(1)
+
+
+@pytest.mark.parametrize("when", ["bound", "bound and deleted", "with rows"])
+def test_somebodys_own_table_can_be_rolled_back_before_its_first_range(
+    own_site: Site, when: str
+) -> None:
+    with IcebergManager(own_site.settings) as manager:
+        first = manager.list_snapshots("orders")[0].id
+        manager.insert_data("orders", rows(2))
+        own_site.intake.create_topic(ORDERS, BOUND)
+        if when == "with rows":
+            own_site.send("orders", rows(100))
+        if when == "bound and deleted":
+            own_site.intake.delete_topic(ORDERS)
+        manager.rollback("orders", first)
+    if when == "bound and deleted":
+        own_site.intake.create_topic(ORDERS, BOUND)
+    if when != "with rows":
+        own_site.send("orders", rows(100))
+    assert own_site.pipeline().drain(30)
+    assert own_site.rows("orders") == rows(1, 100)
+    require_sound(own_site)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_somebodys_own_table_that_is_made_again_gets_all_rows(
+    own_site: Site, restarts: bool
+) -> None:
+    """By another program, before there was any."""
+    own_site.intake.create_topic(ORDERS, BOUND)
+    pipeline = own_site.pipeline()
+    assert pipeline.drain(30)
+    own_site.catalog.iceberg.drop_table(own_site.table("orders").name())
+    with IcebergManager(own_site.settings) as manager:
+        manager.create_table("orders", {"id": "long"})
+    own_site.send("orders", rows(5))
+    assert (own_site.pipeline() if restarts else pipeline).drain(30)
+    assert own_site.rows("orders") == rows(5)
+    require_sound(own_site)
+
+
+def test_a_topic_that_is_made_again_while_it_is_deleted_does_not_begin_over_its_table(
+    lake_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a program does that makes its topics whenever it starts."""
+    lake_site.send("orders", rows(1))
+    assert lake_site.pipeline().drain(30)
+    find, left = TopicRegistry.find, [2]
+
+    def late(registry: TopicRegistry, name: TableName) -> Topic | None:
+        found = find(registry, name)
+        left[0] -= 1
+        if not left[0]:
+            lake_site.intake.delete_topic(ORDERS)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicRegistry, "find", late)
+        with pytest.raises(NotFound, match="there is no topic orders"):
+            lake_site.create("orders", schema={"id": "long"}, on_unknown_column="dead_letter")
+    assert lake_site.intake.topics.find(ORDERS) is None
 
 
 @pytest.mark.parametrize("point", ["planned", "prepared", "written", "before commit"])
@@ -475,7 +554,7 @@ def test_a_catalog_out_of_reach_leaves_no_topic_behind(
 def test_the_hint_for_a_table_of_another_log_leads_on(lake_site: Site) -> None:
     lake_site.send("orders", rows(1))
     assert lake_site.pipeline().drain(30)
-    hand_over(lake_site.table("orders"), 0, lambda _: FOREIGN, settle=_dies)
+    hand_over(lake_site.table("orders"), 0, lambda _: FOREIGN, topic=ORDERS, settle=_dies)
     lake_site.send("orders", rows(2))
     pipeline = lake_site.pipeline()
     assert not pipeline.drain(0.3)

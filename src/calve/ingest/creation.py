@@ -59,13 +59,16 @@ class TopicCreation:
         if spec.bind_table:
             return self._registry.add(self._bound(name, spec, table))
         topic = define_topic(name, spec, now=self._clock.now())
-        if table is not None and self._registry.find(name) is None:
+        if table is None:
+            return self._registry.add(topic)
+        present = self._registry.find_same(topic)
+        if present is None:
             raise Conflict(
                 f"there is a table {name} already",
                 hint=f"`calve topic create {name} --table` has the topic's rows go into it",
                 context={"topic": str(name)},
             )
-        return self._registry.add(topic)
+        return present
 
     @contextmanager
     def creating(self, name: TableName, spec: TopicSpec) -> Iterator[Topic]:
@@ -143,7 +146,13 @@ class TopicCreation:
         from calve.tables.handover import hand_over
 
         letters = DeadLetterCommits(self.catalog)
-        hand_over(table, partition, begin, settle=lambda fed: letters.settle(topic, fed, partition))
+        hand_over(
+            table,
+            partition,
+            begin,
+            topic=topic.name,
+            settle=lambda fed: letters.settle(topic, fed, partition),
+        )
 
     @property
     def catalog(self) -> LakeCatalog:

@@ -9,7 +9,6 @@ from pyiceberg.schema import Schema
 from calve.errors import InvalidRequest, NotFound
 from calve.model import DEAD_LETTERS_SUFFIX, TableName
 from calve.tables.columns import is_reserved
-from calve.tables.positions import has_positions
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -40,10 +39,8 @@ def topic_columns(table: Table) -> Schema:
 
 
 def require_topic(table: Table, name: str) -> TableName:
-    """The topic that feeds a table, or is given it and has brought nothing; NotFound if none is."""
+    """The topic that feeds a table; NotFound if none does."""
     topic = feeding_topic(table)
-    if topic is None and has_positions(table):
-        return TableName.parse(name)
     if topic is None:
         raise NotFound(
             f"there is no topic {name}: the table {name} is there, but no topic feeds it",

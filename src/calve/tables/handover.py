@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from calve.errors import CalveError
+from calve.model import TableName
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.dead_letters import as_reached, named_dead_letters, no_dead_letters
@@ -26,6 +27,11 @@ from calve.tables.positions import (
 from calve.tables.reached import reached_summary
 from calve.tables.retention import bounded_metadata
 from calve.tables.staging import Edit
+from calve.tables.topic_tables import (
+    lacking_properties,
+    require_topic_table,
+    with_system_columns,
+)
 from calve.tables.translate import translating
 
 if TYPE_CHECKING:
@@ -37,9 +43,11 @@ def hand_over(
     partition: int,
     begin: Callable[[int], UUID],
     *,
+    topic: TableName,
     settle: Callable[[Table], None],
 ) -> None:
-    """Have a log that `begin` makes at an offset be the one that feeds a partition of the table.
+    """Have a log that `begin` makes at an offset be the one that feeds a partition of the table,
+    which is the topic's from then on.
 
     `begin` is called after each reading of the table, and refuses by raising. `settle` brings the
     dead letters that the table names to theirs, so that none is left of the earlier log.
@@ -55,6 +63,7 @@ def hand_over(
         position = committed_position(now, partition)
         offset = position.offset if position else 0
         try:
+            require_topic_table(now, topic, is_bound=True)
             is_sound = is_unbroken(now, partition, position)
             if is_sound and named_dead_letters(now.properties, partition):
                 settle(now)
@@ -64,7 +73,7 @@ def hand_over(
             return refusal
         if not is_sound or (position is not None and position.log == log):
             return None
-        return commit.attempt(_edit(now, partition, Position(log, offset, "", 0)))
+        return commit.attempt(_edit(now, topic, partition, Position(log, offset, "", 0)))
 
     with translating():
         outcome = commit.repeat(attempt)
@@ -72,7 +81,7 @@ def hand_over(
         raise outcome
 
 
-def _edit(table: Table, partition: int, position: Position) -> Edit:
+def _edit(table: Table, topic: TableName, partition: int, position: Position) -> Edit:
     named = named_dead_letters(table.properties, partition)
     settled = {**no_dead_letters(partition), **as_reached(named.end, partition)} if named else {}
     first_time = {} if has_positions(table) else bounded_metadata(table.properties)
@@ -81,7 +90,8 @@ def _edit(table: Table, partition: int, position: Position) -> Edit:
             "calve.operation": new_operation_id("handover"),
             **reached_summary(partition, position.offset),
         },
-        properties={**first_time, **settled},
+        properties={**first_time, **settled, **lacking_properties(table, topic)},
+        schema=with_system_columns(table.schema(), table.metadata.last_column_id),
         stamp=lambda snapshot_id: position_property(
             partition, replace(position, snapshot_id=snapshot_id)
         ),

@@ -41,10 +41,15 @@ class TopicRegistry:
             record = self._state.create_topic(topic.name, encode(topic))
             if record is not None:
                 return decode(record)
-            present = self.find(topic.name)
+            present = self.find_same(topic)
             if present is not None:
-                return _require_same(present, topic)
+                return present
         raise _too_busy(topic.name)
+
+    def find_same(self, topic: Topic) -> Topic | None:
+        """The one of that name, if there is one; Conflict if it is not what is asked for."""
+        present = self.find(topic.name)
+        return None if present is None else _require_same(present, topic)
 
     def find(self, name: TableName) -> Topic | None:
         record = self._state.topic(name)
