@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     HandOver: TypeAlias = Callable[[Topic, int, Callable[[int], UUID]], None]
 
 _log: Final = logging.getLogger(__name__)
+# Together three times as long as a process that runs takes to see what another has deleted.
+_ENDED_LOOKS: Final = 60
+_ENDED_PAUSE_SECONDS: Final = 0.05
 
 
 class Attached:
@@ -194,6 +197,19 @@ class Attachments:
                 if stream.id in ended:
                     self._wal.delete_stream(stream)
                     self._state.forget_ended(stream.id)
+
+    def await_ended(self, topic: Topic, is_ending: threading.Event) -> None:
+        """Wait until the other processes that take rows for a deleted topic know that it is.
+
+        Whoever knows has deleted its stream. One that does not run learns it when it starts, and is
+        not waited for any longer than one that runs would take.
+        """
+        here = self._wal.log_id
+        others = {each.stream_id for each in topic.partitions.values() if each.log_id != here}
+        for _ in range(_ENDED_LOOKS):
+            others &= self._state.ended_streams() if others else set()
+            if not others or is_ending.wait(_ENDED_PAUSE_SECONDS):
+                return
 
     def _attach(self, topic: Topic) -> Attached:
         binding = topic.partitions.get(self._partition)

@@ -210,11 +210,15 @@ class Intake:
         return self._renewed(name).topic
 
     def delete_topic(self, name: TableName) -> Topic:
-        """Forget a topic and its rows in the log; its table, if there is one, stays."""
+        """Forget a topic and its rows in the logs; its table, if there is one, stays.
+
+        Other processes that run know it afterwards, and take no rows for it any more.
+        """
         topic = self._registry.delete(name)
         self._attachments.forget(name)
         with suppress(Fenced, UnknownOutcome):  # it goes with the next opening of the log
             self._attachments.end_deleted()
+        self._attachments.await_ended(topic, self._is_ending)
         return topic
 
     def adopt_new_log(self, name: TableName) -> int:
