@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from calve.errors import CalveError
+from calve.tables.beginnings import taken_over
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.dead_letters import as_reached, named_dead_letters, no_dead_letters
@@ -81,7 +82,11 @@ def _edit(table: Table, partition: int, position: Position) -> Edit:
             "calve.operation": new_operation_id("handover"),
             **reached_summary(partition, position.offset),
         },
-        properties={**first_time, **settled},
+        properties={
+            **first_time,
+            **settled,
+            **taken_over(table, partition, position.log, position.offset),
+        },
         stamp=lambda snapshot_id: position_property(
             partition, replace(position, snapshot_id=snapshot_id)
         ),
