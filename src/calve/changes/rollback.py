@@ -8,7 +8,8 @@ A table that has less than the state knows was set back by somebody else, such a
 from an older copy. The offset that stays is then the state's, so that what is lacking is recorded
 as well, or comes again: a rollback to the current snapshot is how an operator accepts such a table,
 and one whose committed offset was edited. Whoever regrets a replay, and goes to a snapshot that has
-the rows, gets its offset with them: they do not come once more.
+the rows, gets its offset with them: they do not come once more. Not so of a snapshot whose rows
+another log than that of now has brought, under the same offsets: it is refused.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from calve.changes.hold import Hold, Known, holding
 from calve.changes.replayed_logs import ReplayedLogs
-from calve.changes.standing import borne_out, come_to, reached_at, rows_within
+from calve.changes.standing import borne_out, come_to, reached_at, require_own_rows, rows_within
 from calve.errors import CalveError, Conflict, InvalidRequest
 from calve.model import TableName
+from calve.tables.beginnings import taken_over
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.dead_letters import find_dead_letter_table, named_dead_letters
@@ -203,16 +205,20 @@ class _Plan:
 
     @classmethod
     def of(cls, table: Table, snapshot_id: int, home: Home | None, known: WhatIsKnown) -> _Plan:
+        # Asked after the table was read: a commit in between makes that of this plan void.
+        told = known()
+        require_own_rows(table, snapshot_id, told)
         change = offset_change(table, table.metadata.current_snapshot_id, snapshot_id)
         aside = _Aside.of(table, home)
         aside.require_none_of(change.came)
-        # Asked after the table was read: a commit in between makes that of this plan void.
-        told = known()
         before = borne_out(table, told)
         positions = come_to(table, snapshot_id, change.came, told)
         lacking = aside.without_own(_lacking(table, snapshot_id, before, positions))
         gone = _together(change.left, _lost_before(table, before), lacking)
         left = Removals.of_runs(without(gone, change.came))
+        for partition, position in positions.items():
+            # What is beyond was another log's, brought back by somebody else.
+            left = left.below(partition, position.offset)
         # What is lacking may be known to have been removed before.
         known_before = Removals.parse(table.properties).without(lacking)
         return cls(positions, left, known_before.merged(left).without(change.came))
@@ -264,11 +270,13 @@ class _Plan:
     def edit(self, table: Table, snapshot_id: int) -> Edit:
         before = Removals.parse(table.properties)
         summary = {"calve.operation": new_operation_id("rollback")}
+        begun: dict[str, str] = {}
         for partition, position in self.positions.items():
             summary |= reached_summary(partition, position.offset)
+            begun |= _taken_over(table, partition, position)
         return Edit(
             summary={**summary, **self.left.entries(), **recorded()},
-            properties=self.removals.changed_from(before),
+            properties={**self.removals.changed_from(before), **begun},
             stamp=self._stamped,
             onto=snapshot_id,
         )
@@ -278,6 +286,13 @@ class _Plan:
         for partition, position in self.positions.items():
             stamped |= position_property(partition, replace(position, snapshot_id=snapshot_id))
         return stamped
+
+
+def _taken_over(table: Table, partition: int, position: Position) -> dict[str, str]:
+    """That the state's log feeds the table from now on: it was restored from before that was so."""
+    before = committed_position(table, partition)
+    offset = min(before.offset, position.offset) if before else position.offset
+    return taken_over(table, partition, position.log, offset)
 
 
 def _range(first: int, end: int) -> Range | None:

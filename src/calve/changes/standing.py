@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from calve.errors import Conflict
+from calve.tables.beginnings import later_beginnings
+from calve.tables.feeding import feeding_topic
 from calve.tables.lineage import is_unbroken
 from calve.tables.offset_scan import has_offsets, offset_files, read_offsets
 from calve.tables.positions import Position, committed_position, committed_positions
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from calve.changes.hold import Known
+
+_OFFSET_END: Final = 2**63 - 1
 
 
 def borne_out(table: Table, known: Mapping[int, Known]) -> dict[int, Position]:
@@ -38,7 +42,7 @@ def _borne_out(table: Table, partition: int, position: Position, *, is_known: bo
     its_own = table.snapshot_by_id(position.snapshot_id)
     told = [
         stated_offset(its_own, partition) if its_own else None,
-        reached_offset(table, head, partition) if head is not None else None,
+        _reached_of_own(table, head, partition) if head is not None else None,
         # Of a snapshot that is gone nobody can say that it did not bring this.
         position.offset if its_own is None and not is_known else None,
     ]
@@ -46,6 +50,13 @@ def _borne_out(table: Table, partition: int, position: Position, *, is_known: bo
     if offset == position.offset:
         return position
     return replace(position, offset=offset, checksum="")
+
+
+def _reached_of_own(table: Table, snapshot_id: int, partition: int) -> int | None:
+    """How far a snapshot had come, without what it has of a log before that of now."""
+    found = reached_offset(table, snapshot_id, partition)
+    begun = later_beginnings(table, snapshot_id).get(partition)
+    return found if found is None or begun is None else min(found, begun)
 
 
 def come_to(
@@ -72,6 +83,43 @@ def come_to(
     return found
 
 
+def require_own_rows(table: Table, snapshot_id: int, known: Mapping[int, Known]) -> None:
+    """Refuse a snapshot that has come beyond where another log has taken the table over since.
+
+    Its rows have offsets of which the log of now has others: these would be taken for committed,
+    or be replaced without a record.
+    """
+    for partition, begun in _begun_since(table, snapshot_id, known).items():
+        beyond = {partition: Runs.of_pairs([(begun, _OFFSET_END)])}
+        rows = rows_within(table, snapshot_id, beyond)[partition]
+        end = max(reached_offset(table, snapshot_id, partition) or 0, _end(rows))
+        if end > begun:
+            topic = feeding_topic(table)
+            where = f"_calve_partition = {partition} AND _calve_offset >= {begun}"
+            raise Conflict(
+                f"snapshot {snapshot_id} had come to offset {end} of partition {partition}, in "
+                f"another log than that of now, which began at offset {begun} and gives the same "
+                "offsets to other rows",
+                hint="keep the rows of that time with `calve table query "
+                f'{topic} --snapshot {snapshot_id} --where "{where}" --output rows.parquet`, and '
+                f"send them again with `calve produce {topic} --data rows.parquet`; or name a "
+                "snapshot from after the topic was bound again or given a new log, or one that had "
+                f"not come beyond offset {begun}",
+                context={"partition": str(partition), "offset": str(begun)},
+            )
+
+
+def _begun_since(table: Table, snapshot_id: int, known: Mapping[int, Known]) -> dict[int, int]:
+    """From which offsets on partitions have had rows of another log since a snapshot."""
+    found = later_beginnings(table, snapshot_id)
+    for partition, position in committed_positions(table).items():
+        told = known.get(partition)
+        if told and told.stream_id != position.log and told.offset > position.offset:
+            # The table was restored from a copy of before that, which cannot tell of it.
+            found[partition] = min(position.offset, found.get(partition, position.offset))
+    return found
+
+
 def reached_at(table: Table, snapshot_id: int, partition: int) -> int:
     """How far a partition had come in a snapshot: up to where its rows need not come again."""
     found = reached_offset(table, snapshot_id, partition)
@@ -86,7 +134,7 @@ def reached_at(table: Table, snapshot_id: int, partition: int) -> int:
             "snapshots that told it have expired",
             hint="name a later snapshot, or roll back without --replay",
         )
-    beyond = Runs.of_pairs([(found, 2**63 - 1)])
+    beyond = Runs.of_pairs([(found, _OFFSET_END)])
     # None, unless somebody has removed the property or written another one.
     return max(found, _end(rows_within(table, snapshot_id, {partition: beyond})[partition]))
 

@@ -17,10 +17,14 @@ from pyiceberg.typedef import Identifier
 
 def timed_after(metadata: TableMetadata, snapshot: Snapshot) -> Snapshot:
     """The snapshot, with a time behind all that the table has."""
-    earliest_ms = _latest_ms(metadata) + 1
-    if snapshot.timestamp_ms >= earliest_ms:
+    if snapshot.timestamp_ms >= earliest_ms(metadata):
         return snapshot
-    return snapshot.model_copy(update={"timestamp_ms": earliest_ms})
+    return snapshot.model_copy(update={"timestamp_ms": earliest_ms(metadata)})
+
+
+def earliest_ms(metadata: TableMetadata) -> int:
+    """The earliest time that the table's next snapshot may have."""
+    return _latest_ms(metadata) + 1
 
 
 class OrderedTimes(MetastoreCatalog):

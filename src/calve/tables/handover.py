@@ -14,6 +14,7 @@ from uuid import UUID
 
 from calve.errors import CalveError
 from calve.model import TableName
+from calve.tables.beginnings import taken_over
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
 from calve.tables.dead_letters import as_reached, named_dead_letters, no_dead_letters
@@ -90,7 +91,12 @@ def _edit(table: Table, topic: TableName, partition: int, position: Position) ->
             "calve.operation": new_operation_id("handover"),
             **reached_summary(partition, position.offset),
         },
-        properties={**first_time, **settled, **lacking_properties(table, topic)},
+        properties={
+            **first_time,
+            **settled,
+            **lacking_properties(table, topic),
+            **taken_over(table, partition, position.log, position.offset),
+        },
         schema=with_system_columns(table.schema(), table.metadata.last_column_id),
         stamp=lambda snapshot_id: position_property(
             partition, replace(position, snapshot_id=snapshot_id)

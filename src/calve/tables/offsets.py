@@ -21,6 +21,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from calve.errors import CalveError, Conflict, InvalidRequest
+from calve.tables.beginnings import taken_over
 from calve.tables.column_history import unrecorded_memory
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
@@ -300,6 +301,7 @@ def _prepared(
             # Before somebody removes the schemas that tell of it.
             **unrecorded_memory(table),
             **with_losses(table.properties, rows.partition, rows.lost),
+            **taken_over(table, rows.partition, rows.log, rows.start),
         },
         stamp=lambda snapshot_id: position_property(rows.partition, _position(rows, snapshot_id)),
         is_recurring=True,
