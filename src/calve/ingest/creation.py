@@ -143,7 +143,7 @@ class TopicCreation:
         from calve.tables.handover import hand_over
 
         letters = DeadLetterCommits(self.catalog)
-        hand_over(table, partition, begin, settle=lambda fed: letters.settle(topic, fed, partition))
+        hand_over(table, partition, begin, settle=lambda fed: letters.settle_all(topic, fed))
 
     @property
     def catalog(self) -> LakeCatalog:

@@ -73,6 +73,8 @@ class Preparation:
         self._tables.look_for_dead_letters(feed, topic, table)
         work.table, work.schema = table, grown_for(table, topic.schema)
         shape = shape_of(table, work.schema)
+        # Those of the others follow where it is known that their partition may go on.
+        self._letters.settle_all(topic, table, but={part.feed.number for part in work.parts})
         for part in work.parts:
             self._prepare(work, part, table, shape)
         idle = [part.feed for part in work.parts if not part.pieces and not part.feed.parcel]
