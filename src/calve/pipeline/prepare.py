@@ -120,7 +120,10 @@ class Preparation:
         is_same = parcel.schema == work.schema and parcel.topic_version == work.topic.version
         # To whoever removes orphans its files are some, once they are old enough.
         is_young = self._clock.monotonic() - parcel.written_at < PARCEL_SECONDS_MAX
-        is_good = is_wanted and is_next and is_same and is_young
+        # Whoever purges a table of dead letters deletes what was written for it, sooner or later.
+        letters = work.feed.dead_letters
+        is_kept = not parcel.dead_letters or bool(letters and letters.location == parcel.letters_at)
+        is_good = is_wanted and is_next and is_same and is_young and is_kept
         return is_good and are_there(work.table.io, parcel.paths)
 
     def _cut(self, work: TopicWork, part: PartitionWork, start: int, shape: TableShape) -> None:
