@@ -132,13 +132,9 @@ class IcebergManager:
         A table that a topic feeds only with `force`: the topic stops with an error. If it is that
         of dead letters, the topic goes on; so with one that somebody else has dropped.
         """
-        if letters_gone.is_accepted(self._lake.catalog, table, force=force, dry_run=dry_run):
-            return RemovedFiles((), 0, dry_run)
-        if purge:
-            return orphans.drop_and_purge(self._lake.catalog, table, dry_run=dry_run)
-        if not dry_run:
-            self._lake.catalog.drop_table(table)
-        return RemovedFiles((), 0, dry_run)
+        return letters_gone.drop_table(
+            self._lake.catalog, table, purge=purge, dry_run=dry_run, force=force
+        )
 
     def insert_data(  # noqa: PLR0913
         self,

@@ -151,7 +151,7 @@ class TopicCreation:
             partition,
             begin,
             topic=topic.name,
-            settle=lambda fed: letters.settle(topic, fed, partition),
+            settle=lambda fed: letters.settle_all(topic, fed),
         )
 
     @property

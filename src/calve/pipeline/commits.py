@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from calve.errors import CalveError, Conflict, Corruption, NotFound
+from calve.errors import CalveError, Conflict, Corruption, NotFound, Unavailable
 from calve.pipeline.dead_letters import naming
 from calve.pipeline.due import FlushLimits
 from calve.pipeline.feed import Parcel
@@ -87,7 +87,10 @@ class Commits:
         if done.problem is not None:
             return error_of(done.problem)
         assert work.table is not None
-        self.tables.make_dead_letters(work.feed, work.topic, work.table)
+        try:
+            self.tables.make_dead_letters(work.feed, work.topic, work.table)
+        except Unavailable as error:
+            return error  # What was written before it, and of other partitions, is committed.
         work.feed.is_due_now = True
         return None
 
@@ -192,4 +195,5 @@ def _parcel(
         is_skip=bool(pieces[0].set_aside),
         written_at=written_at,
         let_go=work.table.properties.get(LET_GO, ""),
+        letters_at=pieces[0].dead_letters.location if pieces[0].dead_letters else "",
     )

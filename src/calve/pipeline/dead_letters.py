@@ -1,8 +1,9 @@
 """Brings what was set aside into the table of dead letters, once the topic's own table says so.
 
 The commit of a range to the topic's table names the files; they are committed here after it, and
-before the partition's next range. Whoever comes after a crash finds them by that name. Files of a
-range that was not committed are never named, and never come in.
+before the partition's next range. Whoever comes after a crash finds them by that name, also of a
+partition whose log is away. Files of a range that was not committed are never named, and never come
+in.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ from calve.tables.dead_letters import (
     PendingDeadLetters,
     as_reached,
     ensure_dead_letter_table,
+    find_dead_letter_table,
     named_dead_letters,
+    named_partitions,
     no_dead_letters,
     require_earlier,
     require_not_set_back,
 )
 from calve.tables.footers import described_files
+from calve.tables.lineage import is_unbroken
 from calve.tables.offsets import LogRange, commit_range
 from calve.tables.positions import committed_position
 from calve.tables.staging import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
@@ -40,6 +44,25 @@ if TYPE_CHECKING:
 class DeadLetterCommits:
     def __init__(self, catalog: LakeCatalog) -> None:
         self._catalog = catalog
+
+    def settle_all(self, topic: Topic, table: Table, *, but: Container[int] = ()) -> None:
+        """Commit what the topic's table names of any partition, also of one that is not its now.
+
+        No log is needed for it, and its own may never come back. A partition of which the table
+        was set back or edited is left alone: whoever goes on with it says so.
+        """
+        named = [
+            each
+            for each in named_partitions(table.properties)
+            if each not in but and named_dead_letters(table.properties, each)
+        ]
+        # Most often all of them are in, which one look tells of however many partitions.
+        letters = find_dead_letter_table(self._catalog, topic.name) if named else None
+        for partition in named:
+            position = committed_position(table, partition)
+            is_in = letters is not None and _has_named(letters, table, partition)
+            if not is_in and is_unbroken(table, partition, position):
+                self.settle(topic, table, partition)
 
     def settle(
         self, topic: Topic, table: Table, partition: int, parcel: Parcel | None = None
@@ -75,6 +98,15 @@ class DeadLetterCommits:
             replaces=position.log if position else None,
             retry=BRIEF_RETRY,
         )
+
+
+def _has_named(letters: Table, table: Table, partition: int) -> bool:
+    """Whether the dead letters that a topic's table names of a partition are in theirs."""
+    named = named_dead_letters(table.properties, partition)
+    reached, position = (committed_position(each, partition) for each in (table, letters))
+    if named is None or reached is None or position is None:
+        return False
+    return position.log == reached.log and position.offset >= named.end
 
 
 def naming(table: Table, parcel: Parcel) -> dict[str, str]:

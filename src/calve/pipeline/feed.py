@@ -45,6 +45,7 @@ class Parcel:
     is_skip: bool  # all of its rows are set aside
     written_at: float  # by the clock that never jumps
     let_go: str  # what the table said of dead letters that were dropped, when it was read
+    letters_at: str  # where the table lies that its dead letters were written for
 
     @property
     def paths(self) -> list[str]:

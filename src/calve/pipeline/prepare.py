@@ -73,6 +73,8 @@ class Preparation:
         self._tables.look_for_dead_letters(feed, topic, table)
         work.table, work.schema = table, grown_for(table, topic.schema)
         shape = shape_of(table, work.schema)
+        # Those of the others follow where it is known that their partition may go on.
+        self._letters.settle_all(topic, table, but={part.feed.number for part in work.parts})
         for part in work.parts:
             self._prepare(work, part, table, shape)
         idle = [part.feed for part in work.parts if not part.pieces and not part.feed.parcel]
@@ -118,7 +120,10 @@ class Preparation:
         is_same = parcel.schema == work.schema and parcel.topic_version == work.topic.version
         # To whoever removes orphans its files are some, once they are old enough.
         is_young = self._clock.monotonic() - parcel.written_at < PARCEL_SECONDS_MAX
-        is_good = is_wanted and is_next and is_same and is_young
+        # Whoever purges a table of dead letters deletes what was written for it, sooner or later.
+        letters = work.feed.dead_letters
+        is_kept = not parcel.dead_letters or bool(letters and letters.location == parcel.letters_at)
+        is_good = is_wanted and is_next and is_same and is_young and is_kept
         return is_good and are_there(work.table.io, parcel.paths)
 
     def _cut(self, work: TopicWork, part: PartitionWork, start: int, shape: TableShape) -> None:

@@ -14,6 +14,7 @@ from calve.tables.dead_letters import (
     are_let_go,
     ensure_dead_letter_table,
     find_dead_letter_table,
+    is_going,
     require_dead_letters_kept,
     require_earlier,
     require_not_set_back,
@@ -75,11 +76,14 @@ class TopicTables:
         """Find the table for what is set aside, once; Conflict if it is an earlier topic's.
 
         NotFound if the topic's table, `fed`, says that there was one, Corruption if that had more.
+        One that is about to be dropped is none: rows that need no other go on.
         """
         if feed.knows_dead_letters and not are_let_go(fed.properties):
             return
         table = find_dead_letter_table(self.catalog, topic.name)
-        if table is None:
+        if table is not None and is_going(table, fed):
+            table = None
+        elif table is None:
             require_dead_letters_kept(topic.name, fed)
         else:
             for number in topic.partitions:

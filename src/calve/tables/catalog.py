@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Self, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import (
@@ -146,9 +146,18 @@ class LakeCatalog(ShownAsGrids):
         finally:
             self._cache.forget(parsed)
 
-    def drop_table(self, name: TableName | str) -> None:
-        """Take the table out of the catalog. Its files stay."""
+    def drop_table(self, name: TableName | str, *, only: UUID | None = None) -> None:
+        """Take the table out of the catalog. Its files stay.
+
+        Conflict if `only` says which it is, and another has got the name.
+        """
         parsed = _parsed(name)
+        if only is not None and self.load_table(parsed).metadata.table_uuid != only:
+            raise Conflict(
+                f"the table {parsed} was dropped, and another one made under its name",
+                hint="nothing is left to be dropped; if the new one is meant too, drop it again",
+                context={"table": str(parsed)},
+            )
         with translating():
             self.iceberg.drop_table(self._names.identifier(parsed))
         self._cache.forget(parsed)

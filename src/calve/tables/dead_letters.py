@@ -4,15 +4,17 @@ Its rows have offsets of the topic's log. An offset is in the topic's table or i
 commit to the topic's table names the files with the rows that were set aside in its range, in the
 property `calve.dead_letters.<partition>`, and they are committed to this table after it. Once that
 property is there, even empty, this table must be; `calve.dead_letters.let_go` says that it was
-dropped on purpose, and names the snapshot that recorded it. How far it had come when the next range
-was committed is in `calve.dead_letters.reached.<partition>`: it never has less, unless somebody has
-set it back.
+dropped on purpose, and names the snapshot that recorded it and the table. That is recorded before
+the table is dropped: while it is still there, nothing is put into it any more. How far it had come
+when the next range was committed is in `calve.dead_letters.reached.<partition>`: it never has less,
+unless somebody has set it back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Final
+from uuid import UUID
 
 import msgspec
 from pyiceberg.schema import Schema
@@ -26,7 +28,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from calve.errors import Conflict, Corruption, NotFound
+from calve.errors import Conflict, Corruption, NotFound, Unavailable
 from calve.model import TableName
 from calve.tables.catalog import LakeCatalog
 from calve.tables.columns import OFFSET, PARTITION
@@ -87,9 +89,12 @@ def ensure_dead_letter_table(
 ) -> Table:
     """The table of a topic's dead letters; made if it is not there.
 
-    Given the topic's own table, it is not made anew where that one says that it was there.
+    Given the topic's own table, it is not made anew where that one says that it was there, and
+    Unavailable while one is there that is about to be dropped.
     """
     found = find_dead_letter_table(catalog, topic)
+    if found is not None and fed is not None and is_going(found, fed):
+        raise _going(topic)
     if found is not None:
         return found
     if fed is not None:
@@ -103,6 +108,17 @@ def ensure_dead_letter_table(
         table = catalog.load_table(topic.dead_letters)
         _require_own(table, topic)
         return table
+
+
+def _going(topic: TableName) -> Unavailable:
+    name = topic.dead_letters
+    return Unavailable(
+        f"the table {name} is being dropped or renamed: the rows that topic {topic} sets aside "
+        "wait for a new one",
+        hint="they come when that has ended. If it was interrupted, do it again: `calve table drop "
+        f"--force {name}`, or `calve table rename --force {name}` to keep what is in it",
+        context={"table": str(name), "topic": str(topic)},
+    )
 
 
 def _require_own(table: Table, topic: TableName) -> None:
@@ -215,6 +231,29 @@ def named_partitions(properties: Mapping[str, str]) -> list[int]:
 def are_let_go(properties: Mapping[str, str]) -> bool:
     """Whether the dead letters of a topic were dropped on purpose, and none came since."""
     return bool(properties.get(LET_GO))
+
+
+def let_go_entry(snapshot_id: int, letters: Table | None) -> dict[str, str]:
+    """The property that says so, of a table that is about to go, or is gone."""
+    named = "" if letters is None else f" {letters.metadata.table_uuid}"
+    return {LET_GO: f"{snapshot_id}{named}"}
+
+
+def let_go_table(properties: Mapping[str, str]) -> UUID | None:
+    """Which table of dead letters was let go, where that is known: an earlier Calve named none."""
+    _, _, text = properties.get(LET_GO, "").partition(" ")
+    try:
+        return UUID(text) if text else None
+    except ValueError:
+        return None
+
+
+def is_going(letters: Table, fed: Table) -> bool:
+    """Whether the topic's table, `fed`, says that this very one is about to be dropped.
+
+    What is put into it from then on would go with it, and nothing would say that it was there.
+    """
+    return letters.metadata.table_uuid == let_go_table(fed.properties)
 
 
 def had_dead_letters(properties: Mapping[str, str]) -> bool:

@@ -17,7 +17,12 @@ from calve.model import TableName
 from calve.tables.beginnings import taken_over
 from calve.tables.commit import Committed, TableCommit
 from calve.tables.data_files import new_operation_id
-from calve.tables.dead_letters import as_reached, named_dead_letters, no_dead_letters
+from calve.tables.dead_letters import (
+    as_reached,
+    files_named_by,
+    named_dead_letters,
+    no_dead_letters,
+)
 from calve.tables.lineage import is_unbroken
 from calve.tables.positions import (
     Position,
@@ -51,7 +56,8 @@ def hand_over(
     which is the topic's from then on.
 
     `begin` is called after each reading of the table, and refuses by raising. `settle` brings the
-    dead letters that the table names to theirs, so that none is left of the earlier log.
+    dead letters that the table names, of all partitions, to theirs, so that none is left of the
+    earlier log.
 
     A table that has nothing of any topic is given over too: the first range of one that was bound
     to it and deleted may be under way. One that was set back or edited is left alone: whoever
@@ -66,7 +72,7 @@ def hand_over(
         try:
             require_topic_table(now, topic, is_bound=True)
             is_sound = is_unbroken(now, partition, position)
-            if is_sound and named_dead_letters(now.properties, partition):
+            if is_sound and files_named_by(now):
                 settle(now)
             log = begin(offset)
         except CalveError as refusal:

@@ -1,30 +1,41 @@
 """The table of a topic's dead letters, dropped on purpose: the topic's own table says so first.
 
 Its offsets then count as removed, and the topic makes a new table for the next rows that it sets
-aside. Without that record a table of dead letters that is gone stops its topic. Of one that
-somebody else has dropped nobody knows the offsets: the topic goes on, and they count as missing,
-because rows that were lost otherwise look the same.
+aside: not before the one that was recorded is gone, or they would go with it. Whoever dies between
+the two leaves rows that wait, until the same is done again. Without that record a table of dead
+letters that is gone stops its topic. Of one that somebody else has dropped nobody knows the
+offsets: the topic goes on, and they count as missing, because rows that were lost otherwise look
+the same.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+import msgspec
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from calve.errors import Conflict
 from calve.model import TableName
 from calve.tables.commit import Committed, TableCommit
+from calve.tables.data_files import are_there
 from calve.tables.dead_letters import (
-    LET_GO,
+    PendingDeadLetters,
     as_reached,
     awaits_letters,
+    is_going,
+    let_go_entry,
+    let_go_table,
     named_dead_letters,
     named_partitions,
     no_dead_letters,
     reached_letters,
 )
 from calve.tables.feeding import feeding_topic, refuse_loss
+from calve.tables.neighbours import require_deletable
+from calve.tables.orphans import RemovedFiles, drop_and_purge
 from calve.tables.positions import committed_positions
 from calve.tables.removals import Removals
 from calve.tables.staging import Edit
@@ -35,11 +46,33 @@ if TYPE_CHECKING:
     from calve.tables.catalog import LakeCatalog
 
 
-def is_accepted(catalog: LakeCatalog, name: str, *, force: bool, dry_run: bool) -> bool:
-    """Whether nothing is left to be dropped: dead letters that are gone, which is now recorded.
+def drop_table(
+    catalog: LakeCatalog, name: str, *, purge: bool, dry_run: bool, force: bool
+) -> RemovedFiles:
+    """Drop a table; that of a topic only with `force`, and that of dead letters after a record."""
+    accepted = _accepted(catalog, name, force=force, purge=purge, dry_run=dry_run)
+    if purge and not accepted.is_gone:
+        return drop_and_purge(catalog, name, dry_run=dry_run, only=accepted.only)
+    if not accepted.is_gone and not dry_run:
+        catalog.drop_table(name, only=accepted.only)
+    return RemovedFiles((), 0, dry_run)
 
-    Else the table may be dropped, and if it has a topic's dead letters, that is recorded.
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """That a table may be dropped: `only` that one, if it has a topic's dead letters.
+
+    `is_gone` if nothing is left to be dropped: dead letters that are gone, which is now recorded.
     """
+
+    is_gone: bool = False
+    only: UUID | None = None
+
+
+def _accepted(
+    catalog: LakeCatalog, name: str, *, force: bool, purge: bool, dry_run: bool
+) -> _Accepted:
+    """Refuse to drop a topic's table, unless forced; that of dead letters is recorded then."""
     fed = _fed(catalog, name)
     letters = catalog.find_table(name)
     is_awaited = fed is not None and awaits_letters(fed.properties)
@@ -47,9 +80,13 @@ def is_accepted(catalog: LakeCatalog, name: str, *, force: bool, dry_run: bool) 
     if not is_gone:
         refuse_loss(catalog.load_table(name), force=force)
     is_own = letters is not None and feeding_topic(letters) is not None
-    if fed is not None and (is_awaited or is_own) and not dry_run:
-        _Record(catalog, name, fed).commit()
-    return is_gone
+    if fed is None or not (is_awaited or is_own) or dry_run:
+        return _Accepted(is_gone)
+    if purge and letters is not None:
+        # Refused after the record, it would leave a table into which nothing is put any more.
+        require_deletable(catalog, letters)
+    recorded = _Record(catalog, name, fed).commit()
+    return _Accepted(is_gone or recorded is None, recorded)
 
 
 def allow_rename(catalog: LakeCatalog, name: str, *, force: bool) -> None:
@@ -84,8 +121,9 @@ class _Record:
         self._commit = TableCommit(fed)
         self._there: dict[int | None, Removals] = {}
 
-    def commit(self) -> None:
-        self._commit.repeat(self._attempt)
+    def commit(self) -> UUID | None:
+        """Which table is let go; None if none is there any more."""
+        return let_go_table(self._commit.repeat(self._attempt).table.properties)
 
     def _attempt(self) -> Committed:
         from calve.tables.recording import with_record
@@ -95,7 +133,7 @@ class _Record:
         letters = self._catalog.find_table(self._name)
         edit = Edit(
             properties=_let_go(fed, letters),
-            stamp=lambda snapshot_id: {LET_GO: str(snapshot_id)},
+            stamp=lambda snapshot_id: let_go_entry(snapshot_id, letters),
         )
         removals = Removals()
         if letters is not None and not _is_earlier(fed, letters):
@@ -122,21 +160,38 @@ def _let_go(fed: Table, letters: Table | None) -> dict[str, str]:
     found: dict[str, str] = {}
     for partition in named_partitions(fed.properties):
         found |= as_reached(None, partition)
-    if letters is not None and _is_earlier(fed, letters):
-        return found
+    if letters is not None and (_is_earlier(fed, letters) or is_going(letters, fed)):
+        return found  # It takes nothing more: what waits is for the next.
     for partition in named_partitions(fed.properties):
-        named = named_dead_letters(fed.properties, partition)
-        position = committed_positions(letters).get(partition) if letters else None
-        reached = position.offset if position else 0
-        if letters and reached < reached_letters(fed.properties, partition):
-            continue  # It was set back, and takes nothing more: what waits for it is for the next.
-        if named and letters and reached < named.end:
-            raise Conflict(
-                f"rows are on their way into {'.'.join(letters.name())}",
-                hint="try again when the pipeline has brought them there",
-            )
-        found |= no_dead_letters(partition)
+        found |= _let_go_of(fed, letters, partition)
     return found
+
+
+def _let_go_of(fed: Table, letters: Table | None, partition: int) -> dict[str, str]:
+    named = named_dead_letters(fed.properties, partition)
+    if letters is None:
+        return _left(fed, named, partition)
+    position = committed_positions(letters).get(partition)
+    reached = position.offset if position else 0
+    if reached < reached_letters(fed.properties, partition):
+        return {}  # It was set back, and takes nothing more: what waits for it is for the next.
+    if named and reached < named.end:
+        raise Conflict(
+            f"rows are on their way into {'.'.join(letters.name())}",
+            hint="try again when the pipeline has brought them there",
+        )
+    return no_dead_letters(partition)
+
+
+def _left(fed: Table, named: PendingDeadLetters | None, partition: int) -> dict[str, str]:
+    """What is still named where the table is gone: whether that had the files, nobody knows.
+
+    Those that are there come into the next one, rather than that rows are lost.
+    """
+    files = tuple(each for each in named.files if are_there(fed.io, [each])) if named else ()
+    if named is None or not files:
+        return no_dead_letters(partition)
+    return msgspec.structs.replace(named, files=files).entry(partition)
 
 
 def _is_earlier(fed: Table, letters: Table) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
@@ -128,9 +129,15 @@ def data_orphans(table: Table, *, needed: Collection[str] = ()) -> list[StoredFi
 
 
 def drop_and_purge(
-    catalog: LakeCatalog, name: TableName | str, *, dry_run: bool = False
+    catalog: LakeCatalog,
+    name: TableName | str,
+    *,
+    dry_run: bool = False,
+    only: UUID | None = None,
 ) -> RemovedFiles:
     """Take the table out of the catalog, then delete all files in its directories.
+
+    Conflict if `only` says which table it is, and another has got the name.
 
     Files elsewhere that it referred to are left: they may be somebody else's. So are files that a
     topic has named for the table of dead letters that comes after it. Refused as the removal of
@@ -146,7 +153,7 @@ def drop_and_purge(
         listed = [file for file in own_files(table) if _belongs_to(file) not in left]
         if dry_run:
             return _removed(listed, is_dry_run=True)
-        catalog.drop_table(name)
+        catalog.drop_table(name, only=only)
         _require_dropped(table)
         delete_files(table.io, [file.location for file in listed])
         remove_empty_directories(table.location())
