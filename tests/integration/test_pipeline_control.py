@@ -140,6 +140,46 @@ def test_a_topic_and_the_whole_pipeline_are_paused_and_resumed(place: Place) -> 
     assert (orders.is_paused, orders.paused_topics) == (False, frozenset())
 
 
+def failing(place: Place) -> None:
+    """The pipeline has said that it failed, and when it tries again."""
+    told = Progress(
+        topic_id=place.topic().id,
+        partition=0,
+        error="the catalog does not answer",
+        failures=3,
+        next_try_at=datetime.now(UTC) + timedelta(seconds=30),
+    )
+    place.state.publish_progress([told])
+
+
+@pytest.mark.parametrize("what", ["events", "all"])
+def test_a_paused_topic_that_fails_is_shown_as_both_and_not_tried(place: Place, what: str) -> None:
+    place.state.take_lease(PIPELINE_LEASE, "process 7 on here", 60)
+    failing(place)
+    (events,) = place.status()["partitions"]
+    assert (events["is_paused"], events["next_try_at"] is None) == (False, False)
+    place.command("pipeline", "pause", *([what] if what == "events" else []))
+    (events,) = place.status()["partitions"]
+    assert (events["condition"], events["is_paused"], events["failures"]) == ("failing", True, 3)
+    assert events["next_try_at"] is None
+    shown = place.command("pipeline", "status").out
+    assert "paused, failing" in shown
+    assert "in 30 s" not in shown
+    assert "in 29 s" not in shown
+    assert "events: the catalog does not answer" in shown
+    overall = place.command("status").out
+    assert "10 rows of topic events, which is paused, do not get into its table" in overall
+    resume = "calve pipeline resume" if what == "all" else "calve pipeline resume events"
+    assert f"`{resume}` has it tried again" in overall
+
+
+def test_nothing_is_tried_while_no_pipeline_runs(place: Place) -> None:
+    failing(place)
+    (events,) = place.status()["partitions"]
+    assert (events["condition"], events["next_try_at"]) == ("failing", None)
+    assert "tries it again when it runs" in place.command("status").out
+
+
 def test_rows_before_an_offset_are_skipped(place: Place) -> None:
     place.commit(3)
     skipped = place.command("pipeline", "skip", "events", "--to", "8", "--json").json()

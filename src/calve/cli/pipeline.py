@@ -198,7 +198,7 @@ def _row(each: dict[str, Any]) -> tuple[str, ...]:
     seconds, size, interval = each["lag_seconds"], each["lag_bytes"], each["flush_interval_ms"]
     return (
         _name(each),
-        each["condition"],
+        _condition(each),
         f"{each['lag_rows']:,}",
         "?" if size is None else f"{size:,}",
         "" if seconds is None else f"{seconds:,.1f}",
@@ -206,6 +206,12 @@ def _row(each: dict[str, Any]) -> tuple[str, ...]:
         "" if interval is None else f"{interval / 1000:g} s",
         _ago(each["next_try_at"]),
     )
+
+
+def _condition(each: dict[str, Any]) -> str:
+    """Both, where a topic fails and is left alone: nothing will mend it until it is resumed."""
+    condition: str = each["condition"]
+    return f"paused, {condition}" if each["is_paused"] and condition == "failing" else condition
 
 
 def _name(each: dict[str, Any]) -> str:
