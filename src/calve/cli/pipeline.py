@@ -48,6 +48,8 @@ def package(call: Call, *, output: Path) -> None:
     """
     from calve.pipeline.package import build_package
 
+    if not output.name:
+        raise click.BadParameter("it names no file", param_hint="'--output'")
     built = build_package(output)
     if call.as_json:
         print_json(msgspec.to_builtins(built))
