@@ -38,9 +38,9 @@ class Place:
     def topic(self, name: str = "events") -> Topic:
         return self.lake.intake.topics.topic(TableName.parse(name))
 
-    def commit(self, offset: int) -> None:
+    def commit(self, offset: int, name: str = "events") -> None:
         """What the pipeline does after a commit."""
-        topic = self.topic()
+        topic = self.topic(name)
         log_id = topic.partitions[0].log_id
         self.state.publish_committed(topic.id, 0, log_id=log_id, offset=offset)
 
@@ -202,6 +202,7 @@ def test_rows_before_an_offset_are_skipped(place: Place) -> None:
     [
         (("skip", "events", "--to", "3"), 3, "3, which the table of events has reached"),
         (("skip", "events", "--to", "11"), 3, "10, where its log ends"),
+        (("skip", "done", "--to", "1"), 3, "nothing of done waits"),
         (("skip", "events", "--to", "5", "--partition", "1"), 3, "no partition 1"),
         (("skip", "empty", "--to", "5"), 3, "no rows yet"),
         (("skip", "event", "--to", "5"), 4, "did you mean"),
@@ -217,6 +218,8 @@ def test_an_order_that_cannot_be_followed_is_refused(
 ) -> None:
     place.commit(3)
     place.lake.intake.topics.create(TableName.parse("empty"), TopicSpec(schema={"a": "int"}))
+    place.lake.produce("done", ROWS)
+    place.commit(10, "done")
     refused = place.command("pipeline", *words)
     assert refused.code == code, refused.err
     assert told in refused.err
@@ -259,3 +262,10 @@ def test_a_flush_that_is_held_up_names_what_to_resume_and_no_more(place: Place) 
     assert "the topic is paused: `calve pipeline resume events`" in told.err
     place.state.pause_pipeline()
     assert "the pipeline is paused: `calve pipeline resume` has" in place.command(*flush).err
+
+
+def test_beside_ingest_the_command_that_runs_the_pipeline_alone_is_named(place: Place) -> None:
+    told = place.command("topic", "flush", "events", "--timeout", "0.12345")
+    assert "`calve up --only pipeline` runs it" in told.err
+    assert "not flushed after 0.1 s" in told.err
+    assert "`calve up --only pipeline` runs it" in place.command("status").out

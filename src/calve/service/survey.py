@@ -266,7 +266,7 @@ def _service(
         yield Finding(
             Gravity.WARNING if is_up else Gravity.NOTE,
             f"{behind:,} rows are in the log and not in their tables yet: no pipeline is running",
-            "they are safe there; `calve up` runs it",
+            f"they are safe there; `{'calve up --only pipeline' if is_up else 'calve up'}` runs it",
         )
 
 
