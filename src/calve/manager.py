@@ -3,8 +3,7 @@
 Each change is one commit: it happens as a whole or not at all, and readers see the state before or
 after it. Whoever only manages tables needs nothing else of Calve.
 
-What reads and changes rows is imported when it is first used: whoever adds a column need not wait
-for DuckDB.
+What reads and changes rows is imported when it is first used: not everybody waits for DuckDB.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from calve.audit import audited
 from calve.audit.actions import TABLES
 from calve.connections import Connections, LakeSource, settings_of
 from calve.errors import InvalidRequest
+from calve.maintenance.deleted_topics import tells_of_deleted
 from calve.maintenance.rollback import Rollback
 from calve.model import TableName
 from calve.tables import evolution, expiry, letters_gone, orphans, references, snapshots
@@ -48,6 +48,7 @@ _T = TypeVar("_T")
 
 
 @audited(TABLES)
+@tells_of_deleted("rename_table", "drop_table", "insert_data", "upsert_data")
 class IcebergManager:
     """The tables of one lake: made, filled, changed, asked, evolved and looked after.
 

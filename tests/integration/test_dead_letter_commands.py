@@ -19,6 +19,7 @@ from tests.commands import Run, run_command
 from tests.fakes.small_pipeline import drain
 
 ORDERS = TableName.parse("orders")
+FRESH = TableName.parse("fresh")
 NDJSON = "application/x-ndjson"
 Command = Callable[..., Run]
 
@@ -35,6 +36,8 @@ def fill(lake: Lake) -> None:
     lake.intake.submit(ORDERS, rejected).wait()
     drain(lake.intake, lake.catalog, ORDERS)
     lake.intake.alter_topic(ORDERS, TopicChange(on_unknown_column="ignore"))
+    lake.intake.create_topic(FRESH, spec)
+    lake.intake.submit(FRESH, rejected).wait()
 
 
 @pytest.fixture(params=["in the lake", "through the service"])
@@ -134,9 +137,30 @@ def test_they_are_discarded_when_it_is_meant(command: Command) -> None:
     assert command("list", "orders", "--json").json()["count"] == 2
 
 
+WAITING = "the next commit brings what came since"
+
+
+def test_those_that_wait_in_the_log_are_not_denied(command: Command) -> None:
+    with_all = ("orders", "--all")
+    assert command("discard", *with_all, "--yes").code == 0
+    for words in (("replay", *with_all), ("discard", *with_all, "--yes")):
+        done = command(*words)
+        assert (done.code, WAITING in done.err) == (0, True), done.err
+    for words in (
+        ("replay", "fresh", "--all"),
+        ("discard", "fresh", "--all"),
+        ("show", "fresh", "1"),
+    ):
+        done = command(*words)
+        assert (done.code, WAITING in done.err) == (NotFound.exit_code, True), done.err
+        assert "ever" not in done.err
+    assert WAITING in command("show", "orders", "9").err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
+        (("show", "orders", str(10**26)), NotFound.exit_code, f"offset {10**26} in"),
         (("replay", "orders"), 2, "say which"),
         (("replay", "orders", "--all", "--reason", "x"), 2, "say which"),
         (("discard", "orders", "--yes"), 2, "say which"),

@@ -222,7 +222,7 @@ def test_discarded_dead_letters_are_removed_on_purpose(lake: Lake) -> None:
 
 
 def test_without_dead_letters_there_is_nothing_to_replay(lake: Lake) -> None:
-    with pytest.raises(NotFound, match="nothing was ever set aside"):
+    with pytest.raises(NotFound, match="no dead letters in its table"):
         letters(lake).replay(all=True)
     with pytest.raises(InvalidRequest, match="table of dead letters"):
         lake.dead_letters("orders__dead_letters")

@@ -117,7 +117,7 @@ def test_dead_letters_of_an_earlier_topic_stop_the_one_of_now_until_they_have_an
     assert not pipeline.drain(0.3)
     (told,) = [each for each in lake_site.state.progress().partitions.values() if each.error]
     assert "earlier topic" in str(told.error)
-    assert "calve table rename" in str(told.hint)
+    assert "orders__dead_letters NEW_NAME` keeps them" in str(told.hint)
     with IcebergManager(lake_site.settings) as manager:
         manager.rename_table("orders__dead_letters", "orders_before", force=True)
     assert pipeline.drain(30)

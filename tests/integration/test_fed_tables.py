@@ -77,6 +77,25 @@ def test_inserts_by_hand_are_refused_with_the_way_to_produce(manager: IcebergMan
     assert len(offsets(manager)) == 200
 
 
+def test_a_topic_that_is_deleted_is_not_said_to_feed_its_table(
+    manager: IcebergManager, lake: Lake
+) -> None:
+    lake.intake.delete_topic(TableName.parse("t"))
+    refused: list[Callable[..., object]] = [
+        lambda **options: manager.insert_data("t", [{"id": 1}], **options),
+        lambda **options: manager.upsert_data("t", [{"id": 1}], ["id"], **options),
+        lambda **options: manager.rename_table("t", "u", **options),
+        lambda **options: manager.drop_table("u", **options),
+    ]
+    for change in refused:
+        with pytest.raises(InvalidRequest, match="topic t, which is deleted, has fed") as caught:
+            change()
+        assert "--force (force=True) does it" in (caught.value.hint or "")
+        assert "delete or alter" not in (caught.value.hint or "")
+        change(force=True)
+    assert "t" not in manager.list_tables()
+
+
 @pytest.mark.parametrize("change", ["insert", "upsert"])
 def test_a_table_that_a_topic_comes_to_feed_meanwhile_takes_no_rows_by_hand(
     lake: Lake, change: str

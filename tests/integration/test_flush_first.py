@@ -141,7 +141,7 @@ def test_a_change_is_refused_where_nobody_brings_the_rows_in(
         Unavailable, match=r"would be left out: .* reached offset 2, and 3 "
     ) as found:
         tables.delete_data("orders", "id >= 1")
-    assert "`calve up` runs it" in str(found.value.hint)
+    assert "`calve up --only pipeline` runs it" in str(found.value.hint)
     assert "--no-flush (flush=False)" in str(found.value.hint)
     assert in_table(site) == [(0, 0), (0, 1)]
     where = ["--data", str(site.settings.data), "--where", "id >= 1"]

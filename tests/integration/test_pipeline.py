@@ -1047,3 +1047,26 @@ def test_running_until_told_to_stop(lake_site: Site) -> None:
     thread.join(30)
     assert not thread.is_alive()
     lake_site.require_each_once("orders", 2)
+
+
+def test_the_last_commit_is_known_to_the_next_driver(lake_site: Site) -> None:
+    lake_site.send("orders", rows(1, 2))
+    assert lake_site.pipeline().drain(30)
+    before = progress_of(lake_site.state)[0].committed_at
+    assert before is not None
+    lake_site.state.pause_pipeline()  # it does not even look at the table
+    lake_site.pipeline().run_cycle()
+    assert progress_of(lake_site.state)[0].committed_at == before
+
+
+def test_a_commit_that_nobody_was_told_of_is_the_last_one_all_the_same(lake_site: Site) -> None:
+    lake_site.send("orders", rows(1, 2))
+    assert lake_site.pipeline().drain(30)
+    lake_site.send("orders", rows(3))
+    lake_site.run_until_crash("committed")
+    lake_site.pipeline().run_cycle()
+    last = lake_site.table("orders").current_snapshot()
+    assert last is not None
+    assert progress_of(lake_site.state)[0].committed_at == datetime.fromtimestamp(
+        last.timestamp_ms / 1000, UTC
+    )

@@ -38,9 +38,9 @@ class Place:
     def topic(self, name: str = "events") -> Topic:
         return self.lake.intake.topics.topic(TableName.parse(name))
 
-    def commit(self, offset: int) -> None:
+    def commit(self, offset: int, name: str = "events") -> None:
         """What the pipeline does after a commit."""
-        topic = self.topic()
+        topic = self.topic(name)
         log_id = topic.partitions[0].log_id
         self.state.publish_committed(topic.id, 0, log_id=log_id, offset=offset)
 
@@ -140,6 +140,46 @@ def test_a_topic_and_the_whole_pipeline_are_paused_and_resumed(place: Place) -> 
     assert (orders.is_paused, orders.paused_topics) == (False, frozenset())
 
 
+def failing(place: Place) -> None:
+    """The pipeline has said that it failed, and when it tries again."""
+    told = Progress(
+        topic_id=place.topic().id,
+        partition=0,
+        error="the catalog does not answer",
+        failures=3,
+        next_try_at=datetime.now(UTC) + timedelta(seconds=30),
+    )
+    place.state.publish_progress([told])
+
+
+@pytest.mark.parametrize("what", ["events", "all"])
+def test_a_paused_topic_that_fails_is_shown_as_both_and_not_tried(place: Place, what: str) -> None:
+    place.state.take_lease(PIPELINE_LEASE, "process 7 on here", 60)
+    failing(place)
+    (events,) = place.status()["partitions"]
+    assert (events["is_paused"], events["next_try_at"] is None) == (False, False)
+    place.command("pipeline", "pause", *([what] if what == "events" else []))
+    (events,) = place.status()["partitions"]
+    assert (events["condition"], events["is_paused"], events["failures"]) == ("failing", True, 3)
+    assert events["next_try_at"] is None
+    shown = place.command("pipeline", "status").out
+    assert "paused, failing" in shown
+    assert "in 30 s" not in shown
+    assert "in 29 s" not in shown
+    assert "events: the catalog does not answer" in shown
+    overall = place.command("status").out
+    assert "10 rows of topic events, which is paused, do not get into its table" in overall
+    resume = "calve pipeline resume" if what == "all" else "calve pipeline resume events"
+    assert f"`{resume}` has it tried again" in overall
+
+
+def test_nothing_is_tried_while_no_pipeline_runs(place: Place) -> None:
+    failing(place)
+    (events,) = place.status()["partitions"]
+    assert (events["condition"], events["next_try_at"]) == ("failing", None)
+    assert "tries it again when it runs" in place.command("status").out
+
+
 def test_rows_before_an_offset_are_skipped(place: Place) -> None:
     place.commit(3)
     skipped = place.command("pipeline", "skip", "events", "--to", "8", "--json").json()
@@ -162,6 +202,7 @@ def test_rows_before_an_offset_are_skipped(place: Place) -> None:
     [
         (("skip", "events", "--to", "3"), 3, "3, which the table of events has reached"),
         (("skip", "events", "--to", "11"), 3, "10, where its log ends"),
+        (("skip", "done", "--to", "1"), 3, "nothing of done waits"),
         (("skip", "events", "--to", "5", "--partition", "1"), 3, "no partition 1"),
         (("skip", "empty", "--to", "5"), 3, "no rows yet"),
         (("skip", "event", "--to", "5"), 4, "did you mean"),
@@ -177,6 +218,8 @@ def test_an_order_that_cannot_be_followed_is_refused(
 ) -> None:
     place.commit(3)
     place.lake.intake.topics.create(TableName.parse("empty"), TopicSpec(schema={"a": "int"}))
+    place.lake.produce("done", ROWS)
+    place.commit(10, "done")
     refused = place.command("pipeline", *words)
     assert refused.code == code, refused.err
     assert told in refused.err
@@ -219,3 +262,10 @@ def test_a_flush_that_is_held_up_names_what_to_resume_and_no_more(place: Place) 
     assert "the topic is paused: `calve pipeline resume events`" in told.err
     place.state.pause_pipeline()
     assert "the pipeline is paused: `calve pipeline resume` has" in place.command(*flush).err
+
+
+def test_beside_ingest_the_command_that_runs_the_pipeline_alone_is_named(place: Place) -> None:
+    told = place.command("topic", "flush", "events", "--timeout", "0.12345")
+    assert "`calve up --only pipeline` runs it" in told.err
+    assert "not flushed after 0.1 s" in told.err
+    assert "`calve up --only pipeline` runs it" in place.command("status").out

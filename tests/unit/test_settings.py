@@ -116,6 +116,10 @@ def test_yaml_says_the_same(load: Load) -> None:
         ("[storage]\nsecret_access_key = 3", "storage.secret_access_key: must be a text"),
         ("[catalog.pool]\nmin_connections = 11", "11 is more than catalog.pool.max_connections, 10"),
         ("[storage]\ndsn = 's3://'", "storage.dsn: 's3://' names no bucket"),
+        ("[spark]\nmaster = 'locl[2]'", "spark.master: 'locl[2]' is no place where Spark runs"),
+        ("[spark]\nmaster = 'local[abc]'", "is no place where Spark runs"),
+        ("[spark]\nmaster = 'local[0]'", "is no place where Spark runs"),
+        ("[spark]\nmaster = ''", "is no place where Spark runs"),
         ("[storage]\ndsn = 's3:///x'", "storage.dsn: 's3:///x' names no bucket"),
         ("[storage]\naccess_key_id = 'k'", "storage.access_key_id: needs storage.secret_access_key"),
         ("[storage]\nsecret_access_key = 'k'", "storage.secret_access_key: needs storage.access_key_id"),
@@ -133,6 +137,17 @@ def test_yaml_says_the_same(load: Load) -> None:
 )  # fmt: skip
 def test_a_mistake_is_named_with_key_and_file(load: Load, text: str, said: str) -> None:
     assert said in refusal(lambda: load(text))
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        "local", "local[*]", "local[2]", "local[2, 3]", "local[*,3]", "local-cluster[2, 1, 1024]",
+        "spark://host:7077", "spark://one:7077,two:7077", "k8s://https://host:443", "yarn",
+    ],
+)  # fmt: skip
+def test_every_place_where_spark_runs_can_be_named(load: Load, master: str) -> None:
+    assert load(f"[spark]\nmaster = '{master}'").settings.spark.master == master
 
 
 def test_all_mistakes_come_at_once(load: Load) -> None:

@@ -18,6 +18,8 @@ from calve.errors import InvalidRequest
 _F = TypeVar("_F", bound=Callable[..., Any])
 _REASONS_SHOWN: Final = 20
 _LIMIT: Final = 100
+_WAITING: Final = "the next commit brings what came since"
+_NONE: Final = f"there are no such dead letters in its table; {_WAITING}"
 _FILTERS: Final = ("reason", "offsets", "partition", "since", "until")
 _OPTIONS: Final = (
     click.option("--reason", metavar="TEXT", help="Those with this text in their reason."),
@@ -144,6 +146,8 @@ def replay(
     would = "would be " if dry_run else ""
     of = " of the first" if dry_run else ""
     say(f"{done['topic']}: {done['rows']:,} rows{of} {would}sent to the topic again")
+    if not done["rows"] and not done["rejected"]:
+        say(_NONE)
     if done["rejected"]:
         say(f"{done['rejected']:,} still do not fit, and {would or 'are '}dead letters again:")
         for reason in done["reasons"]:
@@ -185,6 +189,8 @@ def discard(
     else:
         what = "would be discarded" if dry_run else "discarded"
         say(f"{done['topic']}: {counted(done['count'], 'dead letter')} {what}")
+        if not done["count"]:
+            say(_NONE)
 
 
 @contextmanager
@@ -235,10 +241,7 @@ def _values(answer: Any) -> dict[str, Any]:
 
 def _print_list(found: dict[str, Any]) -> None:
     if not found["count"]:
-        say(
-            f"{found['topic']} has no such dead letters in its table; the next commit brings what "
-            "came since"
-        )
+        say(f"{found['topic']} has no such dead letters in its table; {_WAITING}")
         return
     reasons = found["reasons"][:_REASONS_SHOWN]
     print_table(("COUNT", "REASON"), [(f"{r['count']:,}", _line(r["reason"])) for r in reasons])

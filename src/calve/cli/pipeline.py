@@ -48,6 +48,8 @@ def package(call: Call, *, output: Path) -> None:
     """
     from calve.pipeline.package import build_package
 
+    if not output.name:
+        raise click.BadParameter("it names no file", param_hint="'--output'")
     built = build_package(output)
     if call.as_json:
         print_json(msgspec.to_builtins(built))
@@ -198,7 +200,7 @@ def _row(each: dict[str, Any]) -> tuple[str, ...]:
     seconds, size, interval = each["lag_seconds"], each["lag_bytes"], each["flush_interval_ms"]
     return (
         _name(each),
-        each["condition"],
+        _condition(each),
         f"{each['lag_rows']:,}",
         "?" if size is None else f"{size:,}",
         "" if seconds is None else f"{seconds:,.1f}",
@@ -206,6 +208,12 @@ def _row(each: dict[str, Any]) -> tuple[str, ...]:
         "" if interval is None else f"{interval / 1000:g} s",
         _ago(each["next_try_at"]),
     )
+
+
+def _condition(each: dict[str, Any]) -> str:
+    """Both, where a topic fails and is left alone: nothing will mend it until it is resumed."""
+    condition: str = each["condition"]
+    return f"paused, {condition}" if each["is_paused"] and condition == "failing" else condition
 
 
 def _name(each: dict[str, Any]) -> str:

@@ -38,7 +38,14 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_package(path: Path) -> Package:
-    """Write the archive; InvalidRequest if it cannot be written there."""
+    """Write the archive; InvalidRequest if it cannot be written there.
+
+    Another file is replaced; what is none, such as a device, never.
+    """
+    if not path.name or (path.exists() and not path.is_file()):
+        raise InvalidRequest(
+            f"{str(path)!r} is not a file", hint="name one with --output, such as executors.zip"
+        )
     found = _needed()
     draft = path.with_name(f"{path.name}.tmp")
     try:

@@ -17,7 +17,7 @@ from calve.pipeline.shapes import shape_of
 from calve.pipeline.work import Piece
 from calve.tables.data_files import are_there
 from calve.tables.offsets import LogRange, next_offset, range_operation_id
-from calve.tables.positions import committed_position
+from calve.tables.positions import committed_at, committed_position
 from calve.tables.topic_tables import grown_for, target_file_bytes
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class Preparation:
         if position is not None:
             self._publishing.tell(work.topic, feed, start)
         feed.committed, feed.last_seen = start, position or feed.last_seen
+        if feed.committed_at is None and position is not None:
+            feed.committed_at = committed_at(table, position)
         if feed.parcel is not None and not self._is_good(feed.parcel, work, part, start):
             feed.parcel = None
         if feed.parcel is None and start < part.end:

@@ -25,7 +25,7 @@ from calve.wal.layout import LogLayout
 
 if TYPE_CHECKING:
     from calve.settings import Settings
-    from calve.topics.lag import PipelineStatus
+    from calve.topics.lag import PartitionLag, PipelineStatus
     from calve.topics.topic import Topic
 
 _NEARLY_FULL: Final = 0.9
@@ -251,11 +251,12 @@ def _service(
         return
     for each in pipeline.partitions:
         if each.last_error is not None:
+            paused = ", which is paused," if each.is_paused else ""
             yield Finding(
                 Gravity.WARNING,
-                f"{each.lag_rows:,} rows of topic {each.topic} do not get into its table: "
+                f"{each.lag_rows:,} rows of topic {each.topic}{paused} do not get into its table: "
                 f"{each.last_error}",
-                each.hint or "`calve pipeline status` shows when it is tried again",
+                each.hint or _next_try(pipeline, each),
             )
     behind = sum(each.lag for each in topics)
     if pipeline.is_paused:
@@ -265,5 +266,14 @@ def _service(
         yield Finding(
             Gravity.WARNING if is_up else Gravity.NOTE,
             f"{behind:,} rows are in the log and not in their tables yet: no pipeline is running",
-            "they are safe there; `calve up` runs it",
+            f"they are safe there; `{'calve up --only pipeline' if is_up else 'calve up'}` runs it",
         )
+
+
+def _next_try(pipeline: PipelineStatus, each: PartitionLag) -> str:
+    if each.is_paused:
+        which = "" if pipeline.is_paused else f" {each.topic}"
+        return f"`calve pipeline resume{which}` has it tried again"
+    if not pipeline.is_running:
+        return "the pipeline tries it again when it runs"
+    return "`calve pipeline status` shows when it is tried again"

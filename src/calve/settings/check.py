@@ -24,6 +24,12 @@ _LIMITS: Final = (
     "queries_max",
     "subscriptions_max",
 )
+# As Spark's driver reads it.
+_MASTER: Final = re.compile(
+    r"local(\[(0*[1-9]\d*|\*)(\s*,\s*\d+)?\])?|local-cluster\[(\s*\d+\s*,){2}\s*\d+\s*\]"
+    r"|(spark|k8s)://\S+|yarn",
+    re.ASCII,
+)
 # As the standard library numbers them; loading it would cost every command.
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -39,6 +45,7 @@ def contradictions(values: Mapping[str, object]) -> Iterator[str]:
     yield from _tenant_problems(values["tenants.limits"])
     yield from _audit_problems(values["audit.topic"])
     yield from _token_problems(values["pipeline.token"])
+    yield from _master_problems(str(values["spark.master"]))
     pool = "catalog.pool"
     least, most = values[f"{pool}.min_connections"], values[f"{pool}.max_connections"]
     assert isinstance(least, int)
@@ -93,6 +100,15 @@ def _token_problems(token: object) -> Iterator[str]:
         require_token(token.reveal(), "pipeline.token")
     except InvalidRequest as error:
         yield f"{error.message}; {error.hint}"
+
+
+def _master_problems(master: str) -> Iterator[str]:
+    """What Spark would answer with a stack trace, once its JVM has started."""
+    if not _MASTER.fullmatch(master):
+        yield (
+            f"spark.master: {master!r} is no place where Spark runs; "
+            "write local[*], local[4], spark://host:port, k8s://https://host:port or yarn"
+        )
 
 
 def _store_problems(dsn: object) -> Iterator[str]:

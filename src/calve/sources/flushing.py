@@ -89,7 +89,7 @@ def not_flushed(
         for each, at in late.items()
     )
     return Unavailable(
-        f"{awaited.name} is not flushed after {timeout_seconds:g} s: {waits}",
+        f"{awaited.name} is not flushed after {round(timeout_seconds, 1):g} s: {waits}",
         hint=_hint(state, awaited, late, again),
         context={
             "committed": ",".join(str(at) for at in late.values()),
@@ -110,7 +110,9 @@ def _hint(state: State, awaited: Awaited, late: Mapping[int, int], again: str) -
         resume = f"calve pipeline resume {awaited.name}"
         return f"the topic is paused: `{resume}` has the pipeline go on with it; then {again}"
     if state.lease(PIPELINE_LEASE) is None:
-        return f"the pipeline brings rows into tables: `calve up` runs it; then {again}"
+        # Whole, it would be refused beside a service that takes rows in.
+        run = "calve up --only pipeline"
+        return f"the pipeline brings rows into tables: `{run}` runs it; then {again}"
     if errors:
         return f"the last attempt failed: {errors[0]}; `calve pipeline status` tells more"
     return f"the pipeline is at it: {again}, or with more time"

@@ -143,8 +143,8 @@ def require_earlier(letters: Table, partition: int, position: Position, *, begin
     raise Conflict(
         f"the dead letters in {name} are those of an earlier topic of that name: it came to offset "
         f"{position.offset} of partition {partition}, and the topic of now begins at {begins_at}",
-        hint=f"`calve table rename --force {name}` keeps them under another name, and `calve table "
-        f"drop --force {name}` lets them go; the rows of the topic wait until then",
+        hint=f"`calve table rename --force {name} NEW_NAME` keeps them under another name, and "
+        f"`calve table drop --force {name}` lets them go; the rows of the topic wait until then",
         context={"table": name, "expected": str(position.log)},
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -47,6 +48,12 @@ def committed_positions(table: Table) -> dict[int, Position]:
     )
     found = ((each, committed_position(table, each)) for each in partitions)
     return {partition: position for partition, position in found if position is not None}
+
+
+def committed_at(table: Table, position: Position) -> datetime | None:
+    """When it was reached; None if that snapshot has been expired."""
+    snapshot = table.snapshot_by_id(position.snapshot_id)
+    return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC) if snapshot else None
 
 
 def position_property(partition: int, position: Position) -> dict[str, str]:

@@ -110,6 +110,12 @@ def _not_to_skip(at: PartitionLag, to: int) -> InvalidRequest:
             f"the log of {at.topic}, partition {at.partition}, is not on this machine",
             hint="ask the service that takes its rows in, with --server",
         )
+    if at.committed >= at.durable:
+        return InvalidRequest(
+            f"nothing of {at.topic} waits: its table and its log have reached {at.committed}",
+            hint="what comes from now on can be skipped once it is in the log",
+            context={"committed": str(at.committed), "durable": str(at.durable)},
+        )
     return InvalidRequest(
         f"{to} is not between {at.committed}, which the table of {at.topic} has reached, and "
         f"{at.durable}, where its log ends",

@@ -30,7 +30,8 @@ _Waiting: TypeAlias = tuple[int | None, int, int | None, datetime | None]
 
 class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
     """Of one partition of a topic. `lag_rows` are durable and not in the table yet, `lag_seconds`
-    is the age of the oldest. None is what cannot be told here: its log is elsewhere."""
+    is the age of the oldest. None is what cannot be told here: its log is elsewhere. What is paused
+    may be failing too; `next_try_at` is None while nothing is tried."""
 
     topic: str
     partition: int
@@ -48,6 +49,7 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
     next_try_at: datetime | None = None
     flush_to: int | None = None
     skip_to: int | None = None
+    is_paused: bool = False  # alone, or with the whole pipeline
 
 
 class PipelineStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +66,7 @@ def pipeline_status(
 ) -> PipelineStatus:
     """How the pipeline is doing, or how it is with one topic."""
     lease = state.lease(PIPELINE_LEASE)
-    look = _Look(state, reader, now)
+    look = _Look(state, reader, now, is_running=lease is not None)
     found = [
         look.at(topic, partition)
         for topic in TopicRegistry(state).list()
@@ -83,7 +85,9 @@ def pipeline_status(
 class _Look:
     """Everything that is the same for all partitions, read once."""
 
-    def __init__(self, state: State, reader: LogReader | None, now: datetime) -> None:
+    def __init__(
+        self, state: State, reader: LogReader | None, now: datetime, *, is_running: bool
+    ) -> None:
         self.orders = state.pipeline_orders()
         self._state = state
         self._reader = reader
@@ -91,6 +95,7 @@ class _Look:
         self._flushes = state.flush_requests()
         self._progress = state.progress().partitions
         self._now = now
+        self._is_running = is_running
 
     def at(self, topic: Topic, partition: int) -> PartitionLag:
         at = TopicPartition(topic.id, partition)
@@ -107,10 +112,13 @@ class _Look:
             except Corruption as error:
                 damage = error  # of this one's rows; the others are looked at all the same
         durable, rows, size, since = waiting
+        is_paused = self.orders.holds_back(topic.id)
         return PartitionLag(
             topic=str(topic.name),
             partition=partition,
-            condition="failing" if damage else self._condition(topic, told, rows),
+            condition=_condition(
+                rows, is_failing=(damage or told.error) is not None, is_paused=is_paused
+            ),
             committed=committed,
             durable=durable,
             lag_rows=rows,
@@ -121,9 +129,10 @@ class _Look:
             last_error=damage.message if damage else told.error,
             hint=damage.hint if damage else told.hint,
             failures=told.failures,
-            next_try_at=told.next_try_at,
+            next_try_at=told.next_try_at if self._is_running and not is_paused else None,
             flush_to=self._flushes.get(at),
             skip_to=self.orders.skips.get(at),
+            is_paused=is_paused,
         )
 
     def _age_seconds(self, since: datetime, told: Progress) -> float:
@@ -132,12 +141,13 @@ class _Look:
             since = told.waiting_since
         return max(0.0, (self._now - since).total_seconds())
 
-    def _condition(self, topic: Topic, told: Progress, rows: int) -> Condition:
-        if told.error is not None:
-            return "failing"
-        if self.orders.holds_back(topic.id):
-            return "paused"
-        return "waiting" if rows else "done"
+
+def _condition(rows: int, *, is_failing: bool, is_paused: bool) -> Condition:
+    if is_failing:
+        return "failing"
+    if is_paused:
+        return "paused"
+    return "waiting" if rows else "done"
 
 
 def _waiting(reader: LogReader, stream: Stream, committed: int) -> _Waiting:

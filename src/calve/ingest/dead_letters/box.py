@@ -18,6 +18,7 @@ from calve.ingest.dead_letters.selection import selected
 from calve.ingest.dead_letters.views import (
     LIMIT_DEFAULT,
     LIMIT_MAX,
+    OFFSET_MAX,
     Discarded,
     Filters,
     LetterList,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from calve.tables.catalog import LakeCatalog
 
 _DISCARDED_MAX: Final = 1_000_000
+_WAITING: Final = "the next commit brings what came since"
 _COLUMNS: Final = (PARTITION, OFFSET, INGESTED_AT, "reason", "content_type", "original")
 
 
@@ -192,13 +194,13 @@ class DeadLetters:
         delete_offsets(self._catalog, self._topic.dead_letters, offsets, operation="discard")
 
     def _one(self, offset: int, partition: int | None) -> dict[str, object]:
-        wanted = Selection(offsets=str(offset), partition=partition)
+        wanted = Selection(offsets=str(min(offset, OFFSET_MAX - 1)), partition=partition)
         found: list[pa.RecordBatch] = list(LetterScan(self._table(), wanted).batches(_COLUMNS))
         rows: list[dict[str, object]] = [row for batch in found for row in batch.to_pylist()]
         if not rows:
             raise NotFound(
-                f"{self._topic} has no dead letter with offset {offset}",
-                hint=f"`calve dead-letter list {self._topic}` shows those there are",
+                f"{self._topic} has no dead letter with offset {offset} in its table",
+                hint=f"`calve dead-letter list {self._topic}` shows those there are; {_WAITING}",
             )
         if len(rows) > 1:
             partitions = sorted({str(each[PARTITION]) for each in rows})
@@ -220,8 +222,8 @@ class DeadLetters:
         table = self._find_table()
         if table is None:
             raise NotFound(
-                f"{self._topic} has no dead letters: nothing was ever set aside",
-                hint="`calve topic list` shows the topics",
+                f"{self._topic} has no dead letters in its table",
+                hint=f"{_WAITING}; `calve topic flush {self._topic}` waits for it",
             )
         return table
 
