@@ -143,7 +143,8 @@ def replay(
         return
     would = "would be " if dry_run else ""
     of = " of the first" if dry_run else ""
-    say(f"{done['topic']}: {done['rows']:,} rows{of} {would}sent to the topic again")
+    rows = "1 row" if done["rows"] == 1 else f"{done['rows']:,} rows"
+    say(f"{done['topic']}: {rows}{of} {would}sent to the topic again")
     if done["rejected"]:
         say(f"{done['rejected']:,} still do not fit, and {would or 'are '}dead letters again:")
         for reason in done["reasons"]:
