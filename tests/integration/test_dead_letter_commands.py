@@ -118,6 +118,8 @@ def test_they_are_replayed_once(command: Command, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(plan, "ROUND_ROWS_MAX", 3)
     tried = command("replay", "orders", "--all", "--dry-run", "--json").json()
     assert (tried["rows"], tried["rejected"]) == (1, 2)
+    said = command("replay", "orders", "--all", "--dry-run").err
+    assert "1 row of the first would be sent to the topic again" in said
     done = command("replay", "orders", "--all")
     assert done.code == 0
     assert "2 rows sent to the topic again" in done.err

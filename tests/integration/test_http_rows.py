@@ -152,6 +152,7 @@ def test_a_repeat_is_acknowledged_also_when_it_would_be_refused_now(service: Ser
     [
         ({"Calve-Producer": "p"}, 400),
         ({"Calve-Sequence": "1"}, 400),
+        ({"Calve-Rows-Before": "many"}, 400),
         ({"Calve-Producer": "p", "Calve-Sequence": "-1"}, 400),
         ({"Calve-Producer": "p", "Calve-Sequence": "9" * 30}, 400),
         ({"Calve-Producer": "p" * 300, "Calve-Sequence": "0"}, 400),

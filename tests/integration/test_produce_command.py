@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 import calve
 from calve.lake import Lake
 from calve.model import TableName
+from calve.service.announcement import running_service
 from calve.service.survey import survey
 from calve.wal import Kind, LogReader
 from tests.commands import Run, run_command
@@ -49,6 +51,14 @@ def way(request: pytest.FixtureRequest, data: Path) -> Iterator[tuple[str, ...]]
 
 
 @pytest.fixture
+def flight(data: Path, way: tuple[str, ...]) -> str:
+    """Where the service takes Arrow."""
+    running = running_service(settings_of(data))
+    assert running is not None
+    return running.addresses.flight
+
+
+@pytest.fixture
 def produce(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], data: Path
 ) -> Calve:
@@ -59,6 +69,30 @@ def produce(
         return run_command(words, monkeypatch, capsys)
 
     return run
+
+
+@pytest.fixture
+def make_topic(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    data: Path,
+    way: tuple[str, ...],
+) -> Callable[..., None]:
+    """Makes `events`, with an `id` and a `pad`, and the policies that are named."""
+
+    def make(*policies: str) -> None:
+        schema = data.parent / "schema.json"
+        columns = [{"name": "id", "type": "long"}, {"name": "pad", "type": "string"}]
+        schema.write_text(json.dumps({"columns": columns}))
+        words = ("topic", "create", "events", "--schema", str(schema), *policies)
+        made = run_command(("calve", *words, "--data", str(data)), monkeypatch, capsys)
+        assert made.code == 0, made.err
+
+    return make
+
+
+def padded(ids: range, size: int = 1_000) -> str:
+    return "".join(f'{{"id": {n}, "pad": "{"x" * size}"}}\n' for n in ids)
 
 
 def in_log(data: Path, topic: str = "events") -> tuple[list[dict[str, Any]], list[bytes]]:
@@ -192,15 +226,99 @@ def test_bad_rows_are_set_aside_when_asked_for(
     assert b"five" in rejected[0]
 
 
-def test_what_was_durable_before_an_error_is_said(produce: Calve, data: Path) -> None:
-    lines = [f'{{"id": {n}, "pad": "{"x" * 1000}"}}\n' for n in range(3_000)]
-    (data.parent / "rows.ndjson").write_text("".join([*lines, "{broken\n"]))
-    run = produce("events", "--data", "rows.ndjson")
+def test_what_was_durable_before_an_error_is_said(
+    produce: Calve, data: Path, way: tuple[str, ...]
+) -> None:
+    (data.parent / "rows.ndjson").write_text(padded(range(9_000)) + "{broken\n")
+    run = produce("events", "--data", "rows.ndjson", *way)
     assert run.code == 3
-    assert "row 3,001" in run.err
+    assert "row 9,001" in run.err
     rows, _ = in_log(data)
     assert f"{len(rows):,} rows are durable before that, up to offset {len(rows)}" in run.err
-    assert 0 < len(rows) < 3_000
+    assert 0 < len(rows) < 9_000
+
+
+@pytest.mark.parametrize("way", ["flight"], indirect=True)
+def test_what_was_refused_while_more_was_under_way_is_said(
+    produce: Calve, make_topic: Callable[..., None], data: Path
+) -> None:
+    make_topic("--on-unknown-column", "refuse")
+    lines = padded(range(4_500)) + '{"id": 4500, "late": 1}\n' + padded(range(4_501, 9_000))
+    (data.parent / "rows.ndjson").write_text(lines + "{broken\n")
+    run = produce("events", "--data", "rows.ndjson")
+    assert run.code == 3
+    ids = {row["id"] for row in in_log(data)[0]}
+    said = re.search(
+        r"rows ([\d,]+) to ([\d,]+) of the file did not come in: topic events", run.err
+    )
+    assert said is not None, run.err
+    first, last = (int(number.replace(",", "")) for number in said.groups())
+    assert first <= 4_501 <= last
+    handed = len(ids) + last - first + 1
+    assert f"{len(ids):,} rows are durable of the first {handed:,} of the file" in run.err
+    assert ids == set(range(handed)) - set(range(first - 1, last))
+
+
+def test_a_row_set_aside_is_named_by_its_place_in_the_file(
+    produce: Calve, make_topic: Callable[..., None], data: Path, way: tuple[str, ...]
+) -> None:
+    make_topic()
+    lines = padded(range(3_000)) + '{"id": "bad"}\n'
+    (data.parent / "rows.ndjson").write_text(lines)
+    table = "".join(f"{n},{'x' * 1_000}\n" for n in range(3_000))
+    (data.parent / "rows.csv").write_text(f"id,pad\n{table}bad,x\n")
+    for file in ("rows.ndjson", "rows.csv"):
+        run = produce("events", "--data", file, *way, "--on-error", "dead-letter", "--json")
+        assert run.code == 0, run.err
+        told = run.json()
+        assert (told["rows"], told["rejected"]) == (3_000, 1)
+        assert told["reasons"][0].startswith("row 3,001, column 'id'")
+
+
+def test_rows_set_aside_before_an_error_are_said(
+    produce: Calve, make_topic: Callable[..., None], data: Path, way: tuple[str, ...]
+) -> None:
+    make_topic("--on-unknown-column", "dead-letter")
+    lines = "".join(f'{{"id": {n}, "new": 1}}\n' for n in range(30_000))
+    (data.parent / "rows.ndjson").write_text(lines)
+    run = produce("events", "--data", "rows.ndjson", *way, "--on-error", "dead-letter")
+    assert run.code == 3
+    assert "more than 10,000 rows" in run.err
+    rows, rejected = in_log(data)
+    assert not rows
+    assert (
+        f"{len(rejected):,} rows were bad and are kept apart before that, as dead letters"
+        in run.err
+    )
+    assert 0 < len(rejected) < 10_000
+
+
+@pytest.mark.parametrize("ending", ["csv", "ndjson"])
+def test_a_topic_that_sets_bad_rows_aside_does_so_unasked(
+    produce: Calve, make_topic: Callable[..., None], data: Path, way: tuple[str, ...], ending: str
+) -> None:
+    make_topic("--on-bad-row", "dead-letter")
+    two = {"csv": "id\n1\nfive\n", "ndjson": '{"id": 1}\n{"id": "five"}\n'}[ending]
+    (data.parent / f"two.{ending}").write_text(two)
+    run = produce("events", "--data", f"two.{ending}", *way, "--json")
+    assert run.code == 0, run.err
+    told = run.json()
+    assert (told["rows"], told["rejected"]) == (1, 1)
+    rows, rejected = in_log(data)
+    assert [row["id"] for row in rows] == [1]
+    assert b"five" in rejected[0]
+
+
+@pytest.mark.parametrize("way", ["flight"], indirect=True)
+def test_a_service_that_is_named_by_flight_alone_cannot_set_text_aside_and_it_is_said(
+    produce: Calve, make_topic: Callable[..., None], data: Path, flight: str
+) -> None:
+    make_topic("--on-bad-row", "dead-letter")
+    (data.parent / "two.ndjson").write_text('{"id": 1}\n{"id": "five"}\n')
+    run = produce("events", "--data", "two.ndjson", "--server", flight)
+    assert run.code == 3
+    assert "sets bad rows aside, which goes over HTTP" in run.err
+    assert in_log(data) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,23 @@ def test_bad_rows_of_an_array_and_of_arrow_are_set_aside_too() -> None:
     assert len(found.rejected) == 1
 
 
+@pytest.mark.parametrize(
+    ("media_type", "body"),
+    [
+        (NDJSON, b'{"id":1,"n":1}\n{"id":null,"n":2}\n'),
+        (JSON, b'[{"id":1,"n":1},{"id":null,"n":2}]'),
+        (CSV, b"id,n\n1,1\n,2\n"),
+        (ARROW, stream(pa.table({"id": [1, None], "n": [1, 2]}))),
+    ],
+)
+def test_rows_are_numbered_on_from_those_of_earlier_bodies(media_type: str, body: bytes) -> None:
+    known = types(pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())]))
+    found = decode(body, media_type, known, sets_aside=True, bytes_max=BYTES_MAX, before=1_000)
+    assert [bad.reason for bad in found.rejected] == [
+        "row 1,002, column 'id': a required value is missing"
+    ]
+
+
 def test_the_topic_may_want_rows_with_unknown_columns_set_aside() -> None:
     known = types({"id": "long"}, on_unknown_column="dead_letter")
     found = decode(

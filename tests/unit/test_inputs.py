@@ -374,6 +374,8 @@ def test_a_missing_struct_may_miss_what_it_requires() -> None:
         ("id,name\n1,x\n".encode("utf-16"), "not UTF-8"),
         (b"id,n\xe4me\n1,x\n", "header is not UTF-8"),
         (b"\x00\x01\x02", "not UTF-8"),
+        (b'{"id": 1, "name": "a"}\n{"id": 2, "name": "a\x00b"}\n', "line 2 has a NUL"),
+        (b"id,name\n1,Ada\n2,a\x00b\n", "line 3 has a NUL"),
         (b'{"id": 1}\n{"id": }\n', "line 2: not JSON"),
         (b'{"id": 1}\n{"name": "\xff"}\n', "line 2: the text is not UTF-8"),
         (b'{"id": 1}\n[1]\n', r"line 2: \[1\] is not a row"),

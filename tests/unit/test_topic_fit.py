@@ -234,8 +234,21 @@ def test_bad_rows_are_named_or_set_aside_as_the_topic_wants() -> None:
     assert good is not None
     assert good.column("a").to_pylist() == [1, 4]
     assert len(rejected) == 3
-    assert "required value is missing" in rejected[0].reason
+    assert rejected[0].reason == "row 2, column 'a': a required value is missing"
     assert "microseconds" in rejected[1].reason
+    _, later = fit(patient, batch.schema).split(batch, before=100)
+    assert [row.reason.partition(",")[0] for row in later] == ["row 102", "row 103", "row 105"]
+
+
+def test_a_bad_row_keeps_its_number_beside_rows_with_unknown_columns() -> None:
+    required = pa.schema([pa.field("a", pa.int64(), nullable=False)])
+    topic = topic_of(required, on_unknown_column="dead_letter", on_bad_row="dead_letter")
+    batch = batch_of(a=[1, 2, None], new=["x", None, None])
+    _, rejected = fit(topic, batch.schema).split(batch)
+    assert [row.reason for row in rejected] == [
+        "the topic has no column 'new'",
+        "row 3, column 'a': a required value is missing",
+    ]
 
 
 def test_a_required_column_that_comes_as_nullable_is_checked_but_not_copied() -> None:

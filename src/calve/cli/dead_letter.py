@@ -145,7 +145,7 @@ def replay(
         return
     would = "would be " if dry_run else ""
     of = " of the first" if dry_run else ""
-    say(f"{done['topic']}: {done['rows']:,} rows{of} {would}sent to the topic again")
+    say(f"{done['topic']}: {counted(done['rows'], 'row')}{of} {would}sent to the topic again")
     if not done["rows"] and not done["rejected"]:
         say(_NONE)
     if done["rejected"]:

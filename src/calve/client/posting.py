@@ -86,9 +86,12 @@ class Poster:
         self._producer = uuid4().hex
         self._sequence = 0
 
-    def post(self, content: bytes, media_type: str) -> Posted:
-        """Send rows, and return when they are durable; CalveError if they cannot be."""
-        posted = _patiently(lambda: self._sent(content, media_type))
+    def post(self, content: bytes, media_type: str, *, before: int = 0) -> Posted:
+        """Send rows, and return when they are durable; CalveError if they cannot be.
+
+        Rows that are named are numbered from 1, after those that came `before`.
+        """
+        posted = _patiently(lambda: self._sent(content, media_type, before))
         self._sequence += 1
         return posted
 
@@ -97,11 +100,12 @@ class Poster:
         answer = _patiently(lambda: self._answer("GET", self._topic))
         return msgspec.json.decode(answer, type=_Described).topic.columns
 
-    def _sent(self, content: bytes, media_type: str) -> Posted:
+    def _sent(self, content: bytes, media_type: str, before: int) -> Posted:
         headers = {
             "Content-Type": media_type,
             "Calve-Producer": self._producer,
             "Calve-Sequence": str(self._sequence),
+            "Calve-Rows-Before": str(before),
         }
         answer = self._answer("POST", self._topic + self._rows, content, headers)
         return msgspec.json.decode(answer, type=Posted)

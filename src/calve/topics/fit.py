@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -51,23 +52,29 @@ class Fit:
     _required: tuple[tuple[int, pa.Field], ...]
     _set_aside: tuple[tuple[int, str], ...]  # columns whose rows go to the dead letters
 
-    def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def batch(self, batch: pa.RecordBatch, numbers: Sequence[int] | None = None) -> pa.RecordBatch:
         """The batch as it goes into the log; InvalidRequest names the row that cannot."""
+        numbers = range(1, 1 + batch.num_rows) if numbers is None else numbers
         if not self.is_plain:
-            return conform_batch(batch, self._plans, self._target, _HERE, _places(batch))
+            return conform_batch(batch, self._plans, self._target, _HERE, numbers)
         for place, field in self._required:
-            require_values(batch.column(place), field, _HERE, _places(batch))
+            require_values(batch.column(place), field, _HERE, numbers)
         return batch
 
-    def split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, list[Rejected]]:
-        """What goes in, and the rows that are set aside, each with its reason."""
-        rows, rejected = self._without_unknown(batch)
+    def split(
+        self, batch: pa.RecordBatch, before: int = 0
+    ) -> tuple[pa.RecordBatch | None, list[Rejected]]:
+        """What goes in, and the rows that are set aside, each with its reason.
+
+        Rows are numbered from 1, after those that came `before`.
+        """
+        rows, numbers, rejected = self._without_unknown(batch, before)
         if not rows.num_rows:
             return None, rejected
         if self.topic.on_bad_row == "refuse":
-            return self.batch(rows), rejected
+            return self.batch(rows, numbers), rejected
         good: list[pa.RecordBatch] = []
-        self._sort_out(rows, good, rejected)
+        self._sort_out(rows, numbers, good, rejected)
         return (pa.concat_batches(good) if good else None), rejected
 
     @property
@@ -75,30 +82,39 @@ class Fit:
         """Whether rows go to the dead letters, for their columns or their values."""
         return bool(self._set_aside) or self.topic.on_bad_row == "dead_letter"
 
-    def _without_unknown(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Rejected]]:
+    def _without_unknown(
+        self, batch: pa.RecordBatch, before: int
+    ) -> tuple[pa.RecordBatch, Sequence[int], list[Rejected]]:
+        numbers: Sequence[int] = range(before + 1, before + 1 + batch.num_rows)
         rejected: list[Rejected] = []
         for place, name in self._set_aside:
             has_value = batch.column(place).is_valid()
             rejected += _all_rejected(batch.filter(has_value), f"the topic has no column {name!r}")
-            batch = batch.filter(pc.invert(has_value))
+            is_left = pc.invert(has_value)
+            batch = batch.filter(is_left)
+            numbers = list(compress(numbers, is_left.to_pylist()))
         if not self._plans:
             rejected += _all_rejected(batch, "it has no value")
             batch = batch.slice(0, 0)
-        return batch, rejected
+        return batch, numbers, rejected
 
     def _sort_out(
-        self, batch: pa.RecordBatch, good: list[pa.RecordBatch], rejected: list[Rejected]
+        self,
+        batch: pa.RecordBatch,
+        numbers: Sequence[int],
+        good: list[pa.RecordBatch],
+        rejected: list[Rejected],
     ) -> None:
         """Halve what cannot go in, until the rows that are to blame stand alone."""
         try:
-            good.append(self.batch(batch))
+            good.append(self.batch(batch, numbers))
         except InvalidRequest as error:
             if batch.num_rows == 1:
                 rejected += _all_rejected(batch, error.message)
                 return
             half = batch.num_rows // 2
-            self._sort_out(batch.slice(0, half), good, rejected)
-            self._sort_out(batch.slice(half), good, rejected)
+            self._sort_out(batch.slice(0, half), numbers[:half], good, rejected)
+            self._sort_out(batch.slice(half), numbers[half:], good, rejected)
 
 
 class Fitter:
@@ -246,10 +262,6 @@ def _plan(place: int, own: pa.Field, shaped: Shaped) -> ColumnPlan:
 
 def _as_it_is(array: pa.Array) -> pa.Array:
     return array
-
-
-def _places(batch: pa.RecordBatch) -> range:
-    return range(1, 1 + batch.num_rows)
 
 
 def _all_rejected(batch: pa.RecordBatch, reason: str) -> list[Rejected]:

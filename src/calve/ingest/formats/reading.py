@@ -45,6 +45,7 @@ class Decoded:
 
     bytes_max: int
     grow: Callable[[int], object]
+    before: int = 0
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     _bytes: int = 0
@@ -56,6 +57,11 @@ class Decoded:
     @property
     def row_count(self) -> int:
         return sum(batch.num_rows for batch in self.batches)
+
+    @property
+    def reached(self) -> int:
+        """The number of the last row that was read, counted on from those `before` the body."""
+        return self.before + self.row_count + len(self.rejected)
 
     def add(self, batch: pa.RecordBatch | None, rejected: Sequence[Rejected] = ()) -> None:
         if batch is not None:
@@ -73,7 +79,7 @@ class Decoded:
             )
 
 
-def decode(
+def decode(  # noqa: PLR0913
     body: bytes,
     media_type: str,
     types: KnownTypes,
@@ -81,13 +87,17 @@ def decode(
     sets_aside: bool,
     bytes_max: int,
     grow: Callable[[int], object] = lambda _: None,
+    before: int = 0,
 ) -> Decoded:
-    """The rows of a body; InvalidRequest names the first bad one, unless these are set aside."""
-    decoded = Decoded(bytes_max, grow)
+    """The rows of a body; InvalidRequest names the first bad one, unless these are set aside.
+
+    Rows are numbered from 1, after those that came `before`.
+    """
+    decoded = Decoded(bytes_max, grow, before)
     try:
         if media_type == ARROW:
             for batch in arrow_batches(body, bytes_max=bytes_max):
-                decoded.add(*types.split(batch, sets_aside=sets_aside))
+                decoded.add(*types.split(batch, sets_aside=sets_aside, before=decoded.reached))
         else:
             _read_text(body, _reader(media_type, types), types, decoded, sets_aside=sets_aside)
     except RecursionError as error:
@@ -110,11 +120,11 @@ def _read_text(
     body: bytes, reader: RecordReader, types: KnownTypes, decoded: Decoded, *, sets_aside: bool
 ) -> None:
     for block in reader.blocks(body):
-        before = decoded.row_count + len(decoded.rejected)
+        before = decoded.reached
         if sets_aside:
             _SortingOut(reader, types, decoded).block(block, before)
         elif (batch := reader.read(block, before)) is not None:
-            decoded.add(*types.split(batch, sets_aside=False))
+            decoded.add(*types.split(batch, sets_aside=False, before=before))
 
 
 class _SortingOut:
@@ -137,7 +147,7 @@ class _SortingOut:
     def _read(self, block: bytes, before: int) -> pa.RecordBatch | None:
         batch = self._reader.read(block, before)
         if batch is not None:
-            self._types.check(batch)
+            self._types.check(batch, before)
         return batch
 
     def _halve(self, records: list[bytes], before: int, good: list[bytes]) -> None:

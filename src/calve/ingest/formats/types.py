@@ -77,21 +77,24 @@ class KnownTypes:
         """Whether the topic wants bad rows kept apart, whatever a request says."""
         return self.topic is not None and self.topic.on_bad_row == "dead_letter"
 
-    def check(self, batch: pa.RecordBatch) -> None:
+    def check(self, batch: pa.RecordBatch, before: int) -> None:
         """Refuse rows of which the topic would refuse one, or set it aside."""
-        _, bad = self.split(batch, sets_aside=True)
+        _, bad = self.split(batch, sets_aside=True, before=before)
         if bad:
             raise InvalidRequest(bad[0].reason)
 
     def split(
-        self, batch: pa.RecordBatch, *, sets_aside: bool
+        self, batch: pa.RecordBatch, *, sets_aside: bool, before: int
     ) -> tuple[pa.RecordBatch | None, list[Rejected]]:
-        """What the topic takes, and the rows that are set aside, each with its reason."""
+        """What the topic takes, and the rows that are set aside, each with its reason.
+
+        `before` counts the rows that came before them.
+        """
         fitter = self._fitter_that_sets_aside if sets_aside else self._fitter_of_topic
         if fitter is None:
             return batch, []
         fit = fitter.fit(batch.schema)
-        return fit.split(batch) if fit.sets_aside else (batch, [])
+        return fit.split(batch, before) if fit.sets_aside else (batch, [])
 
 
 class TypesCache:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 PRODUCER: Final = "Calve-Producer"
 SEQUENCE: Final = "Calve-Sequence"
-_SEQUENCE_DIGITS_MAX: Final = 19
+ROWS_BEFORE: Final = "Calve-Rows-Before"
+_DIGITS_MAX: Final = 19
+_SEQUENCE_HINT: Final = "a producer's sequence begins at 0 and counts up"
 _OTHER_NAMES: Final = {
     "application/ndjson": "application/x-ndjson",
     "application/jsonl": "application/x-ndjson",
@@ -65,16 +67,21 @@ def identity_of(headers: Headers) -> tuple[str | None, int | None]:
     sequence = headers.get(SEQUENCE)
     if producer is None and sequence is None:
         return None, None
-    number = None if sequence is None else _sequence(sequence.strip())
+    number = None if sequence is None else _number(SEQUENCE, sequence, _SEQUENCE_HINT)
     Producer.of(producer, number)  # refuses what the log would, before anything is done
     return producer, number
 
 
-def _sequence(digits: str) -> int:
-    if not digits.isascii() or not digits.isdecimal() or len(digits) > _SEQUENCE_DIGITS_MAX:
-        raise InvalidRequest(
-            f"{SEQUENCE} is {digits!r}", hint="a producer's sequence begins at 0 and counts up"
-        )
+def rows_before_of(headers: Headers) -> int:
+    """How many rows came before in earlier requests; those of this one are numbered on."""
+    hint = "it is the number of rows that earlier requests had"
+    return _number(ROWS_BEFORE, headers.get(ROWS_BEFORE, "0"), hint)
+
+
+def _number(name: str, text: str, hint: str) -> int:
+    digits = text.strip()
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > _DIGITS_MAX:
+        raise InvalidRequest(f"{name} is {digits!r}", hint=hint)
     return int(digits)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from calve.ingest.formats import Decoded, decode
-from calve.ingest.http.headers import rows_type_of
+from calve.ingest.http.headers import rows_before_of, rows_type_of
 from calve.ingest.http.service import Grow, Service, answer, choice, row_count, topic_name
 from calve.ingest.http.views import Appended
 
@@ -20,6 +20,7 @@ _REASONS_MAX: Final = 5
 async def produce_rows(service: Service, request: Request) -> Response:
     name = topic_name(request)
     media_type = rows_type_of(request.headers)
+    before = rows_before_of(request.headers)
     asks_to_set_aside = choice(request, "on_error", ON_ERROR) is not None
 
     def read(body: bytes, grow: Grow) -> Decoded:
@@ -31,6 +32,7 @@ async def produce_rows(service: Service, request: Request) -> Response:
             sets_aside=asks_to_set_aside or types.sets_aside,
             bytes_max=service.settings.request_bytes_max,
             grow=grow,
+            before=before,
         )
 
     done, decoded = await service.append(request, name, read)

@@ -29,7 +29,7 @@ from calve.ingest.http import (
     topics,
 )
 from calve.ingest.http.document import show_docs, show_openapi
-from calve.ingest.http.headers import PRODUCER, SEQUENCE
+from calve.ingest.http.headers import PRODUCER, ROWS_BEFORE, SEQUENCE
 from calve.ingest.http.operation import Answer, Content, Operation, Parameter
 from calve.ingest.http.parameters import CHANGING, TOPIC, asked, header, json_of, ordered, query
 from calve.ingest.http.query_routes import QUERIES
@@ -67,6 +67,12 @@ _SEQUENCE: Final = Parameter(
     meaning="the number of this request among the producer's, from 0 and counting up",
     schema={"type": "integer", "format": "int64", "minimum": 0},
 )
+_ROWS_BEFORE: Final = Parameter(
+    name=ROWS_BEFORE,
+    place="header",
+    meaning="how many rows earlier requests had: messages and reasons count on from there",
+    schema={"type": "integer", "format": "int64", "minimum": 0, "default": 0},
+)
 _ENCODING: Final = Parameter(
     name="Content-Encoding",
     place="header",
@@ -95,6 +101,7 @@ _ROWS: Final = (
             ),
             _PRODUCER,
             _SEQUENCE,
+            _ROWS_BEFORE,
             _ENCODING,
         ),
         body=(

@@ -44,6 +44,7 @@ _FORMATS: Final = {
 _DELIMITERS: Final = {"tab": "\t", "\\t": "\t"}
 _MAGIC: Final = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow"}
 _WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+_WIDE_SHARE: Final = 8  # in wide characters, far more than every eighth byte is a NUL
 _LOOK_BYTES: Final = 4096
 
 
@@ -249,10 +250,17 @@ def _by_content(beginning: bytes) -> str:
 
 def refuse_other_encodings(beginning: bytes, origin: Origin) -> None:
     """Refuse text that is not UTF-8, as far as its beginning tells."""
-    if beginning.startswith(_WIDE_MARKS) or b"\x00" in beginning:
+    nuls = beginning.count(0)
+    if beginning.startswith(_WIDE_MARKS) or nuls * _WIDE_SHARE > len(beginning):
         raise origin.error(
             "the text is not UTF-8: it looks like UTF-16, or is no text",
             hint="convert it, for example with `iconv -f UTF-16 -t UTF-8`",
+        )
+    if nuls:
+        line = beginning.count(b"\n", 0, beginning.index(0)) + 1
+        raise origin.error(
+            f"line {line:,} has a NUL byte in it, as no text has",
+            hint="take it out, for example with `tr -d '\\0'`, or check the format",
         )
 
 
