@@ -212,7 +212,7 @@ def test_bad_rows_are_kept_in_the_same_append(intake: Intake) -> None:
     assert good.batch is not None
     assert good.batch.column("id").to_pylist() == [1, 3]
     assert [row.reason for row in bad.rejected] == [
-        "row 1, column 'id': a required value is missing"
+        "row 2, column 'id': a required value is missing"
     ]
 
 

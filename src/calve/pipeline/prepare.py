@@ -15,8 +15,8 @@ from calve.pipeline.plan import cut, pieces_of, sample_bytes
 from calve.pipeline.publish import forget_untold
 from calve.pipeline.shapes import shape_of
 from calve.pipeline.work import Piece
-from calve.tables.data_files import are_there
 from calve.tables.offsets import LogRange, next_offset, range_operation_id
+from calve.tables.own_files import are_there
 from calve.tables.positions import committed_at, committed_position
 from calve.tables.topic_tables import grown_for, target_file_bytes
 

@@ -57,12 +57,6 @@ def new_operation_id(operation: str) -> str:
     return f"{operation}-{uuid4()}"
 
 
-def are_there(io: FileIO, paths: Iterable[str]) -> bool:
-    """Whether files that nobody has committed yet are all still where they were written."""
-    with translating():
-        return all(io.new_input(path).exists() for path in paths)
-
-
 def write_data_files(
     table: Table,
     batches: Iterable[pa.RecordBatch],

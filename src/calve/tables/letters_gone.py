@@ -20,7 +20,6 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from calve.errors import Conflict
 from calve.model import TableName
 from calve.tables.commit import Committed, TableCommit
-from calve.tables.data_files import are_there
 from calve.tables.dead_letters import (
     PendingDeadLetters,
     as_reached,
@@ -36,6 +35,7 @@ from calve.tables.dead_letters import (
 from calve.tables.feeding import feeding_topic, refuse_loss
 from calve.tables.neighbours import require_deletable
 from calve.tables.orphans import RemovedFiles, drop_and_purge
+from calve.tables.own_files import are_there
 from calve.tables.positions import committed_positions
 from calve.tables.removals import Removals
 from calve.tables.staging import Edit

@@ -10,12 +10,20 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
 from calve.tables.stores.listing import StoredFile, list_files
+from calve.tables.translate import translating
 
 _LOCAL: Final = re.compile(r"^file:/*/|^/+")
 _S3: Final = re.compile(r"^s3[an]://")
+
+
+def are_there(io: FileIO, paths: Iterable[str]) -> bool:
+    """Whether files that nobody has committed yet are all still where they were written."""
+    with translating():
+        return all(io.new_input(path).exists() for path in paths)
 
 
 def own_files(table: Table) -> Iterator[StoredFile]:
