@@ -87,7 +87,7 @@ def test_rows_of_any_size_make_files_near_the_target(
     columns = {"id": "long", "text": "string", "at": "timestamptz"}
     table = make(lake, columns, **options)
     random = np.random.default_rng(0)
-    count = 400_000 if text_bytes == 50 else 600
+    count = 600_000 if text_bytes == 50 else 600
     sizes = FileSizes(target, None if "partition_by" in options else count)
     with DataFileWriter(table, operation_id="x", lanes_max=1, sizes=sizes) as writer:
         for start in range(0, count, count // 20):

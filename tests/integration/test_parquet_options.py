@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -152,6 +153,40 @@ def test_a_column_without_a_dictionary_is_plain_unless_it_has_an_encoding(lake: 
     assert found["id"] == {"PLAIN"}
     assert found["n"] == {"DELTA_BINARY_PACKED"}
     assert found["at"] == {"PLAIN", "RLE_DICTIONARY"}
+
+
+@pytest.mark.parametrize("sort_by", [[], ["few"]])
+def test_values_that_hardly_repeat_get_no_dictionary_unless_one_is_asked_for(
+    lake: Lake, sort_by: list[str]
+) -> None:
+    count = 60_000
+    numbers = np.arange(count)
+    random = np.random.default_rng(0)
+    unique = random.permutation(count)
+    values = {
+        "unique": unique,
+        "asked": unique,
+        "a b": random.random(count),
+        "at": unique.astype("datetime64[us]"),
+        "text": [f"{number:x}" for number in unique],
+        "few": [f"text{number % 12}" for number in numbers],
+        "runs": numbers // 50,
+        "mostly nothing": pa.array(unique, mask=numbers % 100 > 0),
+        "inside": [{"unique": number} for number in unique.tolist()],
+    }
+    rows = pa.table(values)
+    properties = {"write.parquet.dict-encoding-enabled.column.asked": "true"}
+    defined = define_table(rows.schema, sort_by=sort_by, properties=properties)
+    table = lake.catalog.create_table(
+        "t", defined.schema, sort_order=defined.sort_order, properties=dict(defined.properties)
+    )
+    batches = rows.cast(arrow_schema(table.schema())).to_batches()
+    (file,) = write_data_files(table, batches, operation_id="op-1")
+    without = {name for name, column in columns(file).items() if not column.has_dictionary_page}
+    assert without == {"unique", "a_x20b", "at", "text"}
+    read = pq.read_table(local(file))
+    assert sorted(read["unique"].to_pylist()) == numbers.tolist()
+    assert read["unique"] == read["asked"]
 
 
 def test_what_a_column_cannot_have_is_left_out(lake: Lake) -> None:

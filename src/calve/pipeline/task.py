@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 DONE: Final = pa.schema([pa.field("done", pa.binary(), nullable=False)])
 # Sorting takes several copies of a piece, and a worker has little memory.
-_SORTED_PIECE_BYTES: Final = 24 * 1024 * 1024
+_SORTED_PIECE_BYTES: Final = 36 * 1024 * 1024
 _PIECES: Final = msgspec.msgpack.Decoder(Piece)
 
 

@@ -34,7 +34,7 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from calve.tables.dictionaries import has_dictionaries
+from calve.tables.dictionaries import has_dictionaries, unrepeated
 from calve.tables.parquet_options import BLOOM, ParquetOptions
 
 _MOMENTS: Final = (
@@ -60,11 +60,21 @@ class ParquetFileWriter(ParquetFormatWriter):
         """Add rows, of which the first ones are like those that follow."""
         if self._writer is None:
             self._parquet_writer_kwargs.update(self._options.for_rows(table))
+            self._do_without_dictionaries(table)
             if has_dictionaries(table.schema) or self._options.settings:
                 # Dictionaries would be given to whoever reads the file with Arrow; and of many
                 # columns Arrow's own schema takes as much as all else in the footer.
                 self._parquet_writer_kwargs["store_schema"] = False
         super().write(table)
+
+    def _do_without_dictionaries(self, rows: pa.Table) -> None:
+        """Of columns that hardly repeat, where no property says how they are encoded."""
+        chosen = self._parquet_writer_kwargs
+        vain = unrepeated(rows, chosen["dictionary_pagesize_limit"])
+        vain.difference_update(self._options.encoded)
+        if vain:
+            paths = chosen.get("use_dictionary", parquet_path_to_id_mapping(self._file_schema))
+            chosen["use_dictionary"] = [path for path in paths if path not in vain]
 
     @property
     def written_bytes(self) -> int:

@@ -13,7 +13,7 @@ Other writers do not know Calve's properties, and every reader reads what they m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -96,6 +96,7 @@ class ParquetOptions:
 
     settings: Mapping[str, Any]
     filters: Mapping[str, float]  # the columns that have one, and how often it may be wrong
+    encoded: Collection[str]  # those for which properties say how to encode
 
     def for_rows(self, rows: pa.Table) -> dict[str, Any]:
         """The same for a file with such rows, to the number of whose values filters are made."""
@@ -121,7 +122,7 @@ def parquet_options(
 ) -> ParquetOptions:
     """`schema` has the names that properties use, `file_schema` those in the file."""
     if not any(name.startswith(_BY_COLUMN) for name in properties):
-        return ParquetOptions({}, {})
+        return ParquetOptions({}, {}, frozenset())
     # Whoever only checks properties need not load what writes files.
     from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
 
@@ -152,7 +153,12 @@ def parquet_options(
         and isinstance(kind, (*_WHOLE, *_TEXT))
         and "." not in path
     }
-    return ParquetOptions(settings, filters)
+    encoded = {
+        path
+        for name, (path, _) in wanted.items()
+        if f"{ENCODING}{name}" in properties or f"{DICTIONARY}{name}" in properties
+    }
+    return ParquetOptions(settings, filters, encoded)
 
 
 def _encoding(properties: Mapping[str, str], name: str) -> str:

@@ -62,7 +62,22 @@ class _Term:
     def values(self, rows: pa.Table) -> pa.ChunkedArray:
         if isinstance(self.transform, VoidTransform):
             return pa.chunked_array([pa.nulls(rows.num_rows, pa.int32())])
-        return numbers_of(transformed(column_values(rows, self.path), self.transform, self.type))
+        return self._transformed(column_values(rows, self.path))
+
+    def only_value(self, rows: pa.Table) -> pa.Scalar | None:
+        """What all rows have, if the column's ends tell: rows of one moment mostly share a day."""
+        values = column_values(rows, self.path)
+        is_ordered = pa.types.is_integer(values.type) or pa.types.is_temporal(values.type)
+        if not is_ordered or values.null_count or not self.transform.preserves_order:
+            return None
+        ends = pc.min_max(values)
+        low, high = (
+            self._transformed(pa.chunked_array([pa.repeat(end, 1)])) for end in ends.values()
+        )
+        return low[0] if low == high else None
+
+    def _transformed(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        return numbers_of(transformed(values, self.transform, self.type))
 
 
 class Room:
@@ -110,6 +125,10 @@ class Partitioner:
             raise InvalidRequest(
                 unheld.reason, hint="partition by another expression, or leave such rows out"
             )
+        only = [value for term in self._terms if (value := term.only_value(rows)) is not None]
+        if len(only) == len(self._terms):
+            yield self._place([value.as_py() for value in only]), rows
+            return
         columns = [term.values(rows) for term in self._terms]
         numbers = _numbered(columns)
         counts = pc.value_counts(numbers)
