@@ -30,6 +30,7 @@ _INFO: Final = Path("/proc/self/fdinfo")
 _POLLED: Final = re.compile(r"tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)\s+data:\s*([0-9a-f]+)")
 _ADD, _DELETE = 1, 2
 _SETTLE_SECONDS: Final = 0.01  # for an accept that is under way
+_LOOK_SECONDS: Final = 2.0
 
 
 class _Event(ctypes.Structure):
@@ -103,31 +104,37 @@ def hand_over(old_port: int, new_port: int, between: Callable[[], None]) -> None
 def _exchanges(old_port: int, new_port: int) -> list[_Exchange]:
     if sys.platform != "linux":
         raise _impossible("this system does not tell how gRPC waits for connections")
-    try:
-        old, new = _listeners(old_port), _listeners(new_port)
-        polled = {each.descriptor: each for each in _polled()}
-        if not old or old.keys() != new.keys():
-            raise _impossible(f"it listens at {sorted(old)} and would at {sorted(new)}")
-        return [_Exchange(polled[old[host]], polled[new[host]]) for host in old]
-    except (OSError, KeyError) as error:
-        raise _impossible(f"gRPC waits for connections in another way: {error!r}") from error
+    until = time.monotonic() + _LOOK_SECONDS
+    while True:
+        # What is polled changes while it is looked at, with every connection that comes or goes.
+        try:
+            polled = list(_polled())
+        except OSError as error:
+            raise _impossible(f"how gRPC waits for connections cannot be seen: {error}") from error
+        old, new = _listeners(old_port, polled), _listeners(new_port, polled)
+        if old and old.keys() == new.keys():
+            return [_Exchange(old[host], new[host]) for host in old]
+        if time.monotonic() > until:
+            reason = f"it is seen to wait at {sorted(old)} and would at {sorted(new)}"
+            raise _impossible(f"gRPC waits for connections in another way: {reason}")
+        time.sleep(_SETTLE_SECONDS)
 
 
-def _listeners(port: int) -> dict[str, int]:
-    """The descriptors of sockets that listen on a port, by their address."""
+def _listeners(port: int, polled: list[_Polled]) -> dict[str, _Polled]:
+    """Those that listen on a port, by their address."""
     found = {}
-    for descriptor in _descriptors():
+    for one in polled:
         with suppress(OSError):
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            if not stat.S_ISSOCK(os.fstat(one.descriptor).st_mode):
                 continue
-            with socket.socket(fileno=os.dup(descriptor)) as each:
+            with socket.socket(fileno=os.dup(one.descriptor)) as each:
                 is_tcp = each.family in {socket.AF_INET, socket.AF_INET6}
                 if (
                     is_tcp
                     and each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
                     and each.getsockname()[1] == port
                 ):
-                    found[str(each.getsockname()[0])] = descriptor
+                    found[str(each.getsockname()[0])] = one
     return found
 
 
