@@ -38,8 +38,8 @@ lock: setup  ## write requirements.lock from pyproject.toml; ARGS=--upgrade take
 	    --no-emit-find-links --all-extras --group dev --python-version 3.11 $(ARGS) \
 	    pyproject.toml -o requirements.lock
 
-test: setup  ## run the tests, two files at a time; ARGS="-k name" chooses some, ARGS="-n 0 -s" shows output
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not torture" $(ARGS)
+test: setup  ## run the tests, three files at a time; ARGS="-k name" chooses some, ARGS="-n 0 -s" shows output
+	$(BIN)/pytest -n 3 --dist loadgroup -m "not torture" $(ARGS)
 
 demo: setup  ## rows from a producer to a table and its readers, on temporary data
 	$(BIN)/python examples/demo.py

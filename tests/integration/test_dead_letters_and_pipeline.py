@@ -243,6 +243,8 @@ def test_dead_letters_that_are_dropped_on_purpose_are_recorded(lake_site: Site) 
 def test_dead_letters_on_their_way_are_not_dropped(lake_site: Site) -> None:
     send(lake_site, 1)
     lake_site.run_until_crash("committed")
+    with lake_site.table("orders").transaction() as change:
+        change.set_properties({"commit.retry.num-retries": "2"})
     on_their_way = pytest.raises(Conflict, match="on their way")
     with IcebergManager(lake_site.settings) as manager, on_their_way:
         manager.drop_table("orders__dead_letters", force=True)
